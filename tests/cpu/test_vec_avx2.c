@@ -1,0 +1,3 @@
+#include "cpu/vec_avx2.h"
+#define VEC_NAME "avx2"
+#include "vec_checks.inc"

@@ -1,0 +1,3 @@
+#include "cpu/vec_generic.h"
+#define VEC_NAME "generic"
+#include "vec_checks.inc"
