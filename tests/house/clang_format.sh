@@ -1,0 +1,5 @@
+#!/bin/sh
+# usage: clang_format.sh REPOSITORY
+set -eu
+cd "$1"
+find include src cli tests bench examples \( -name '*.[ch]' -o -name '*.inc' \) 2>/dev/null | xargs clang-format --dry-run -Werror
