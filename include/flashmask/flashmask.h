@@ -227,7 +227,8 @@ FM_API fm_status fm_mask_stack_batch(const fm_mask *const *items, int64_t count,
 typedef enum fm_backend_id {
     FM_BACKEND_AUTO = 0,  /* by the device of the tensors */
     FM_BACKEND_REFERENCE, /* plain loops. f64 tensors: the oracle; f32, f16, bf16: sums in f32, P rounded to the dtype */
-    FM_BACKEND_CPU /* tiles of 64 x 64. The environment variable FLASHMASK_CPU_ISA = generic, avx2 or avx512 caps its vectors */
+    FM_BACKEND_CPU, /* tiles of 64 x 64. The environment variable FLASHMASK_CPU_ISA = generic, avx2 or avx512 caps its vectors */
+    FM_BACKEND_CUDA_SM80 /* NVIDIA GPUs of compute capability 8.0 and later; head dims are multiples of 8 up to 256 */
 } fm_backend_id;
 
 /* The instruction set of the CPU backend's kernels on this machine: "generic", "avx2" or "avx512". The environment variable
@@ -260,14 +261,17 @@ typedef struct fm_plan_options {
     int64_t window_left, window_right;
     /* rows and keys of a tile, 1 .. 2^20; 0: the backend's own. Attention takes only plans with the backend's own tiles */
     int32_t block_m, block_n;
+    /* device plans: bitmap blocks (128 x 128 pairs, 2 KiB each) that there is room for; 0: the mask has no fallback.
+     * fm_mask_fallback_bytes / 2048, rounded up, is always enough */
+    int64_t fallback_blocks;
 } fm_plan_options;
 
 typedef struct fm_plan_stats {
     size_t size; /* set by the caller: sizeof(fm_plan_stats) */
     int64_t tiles, full, partial, skipped;
-    int64_t visible_pairs; /* with the plan's causal and window flags */
-    int64_t mask_bytes, plan_bytes;
-    int64_t dense_bytes; /* of a one-byte dense mask of the same shape */
+    int64_t visible_pairs;          /* with the plan's causal and window flags */
+    int64_t mask_bytes, plan_bytes; /* of their arrays */
+    int64_t dense_bytes;            /* of a one-byte dense mask of the same shape */
     int32_t block_m, block_n;
     double density;         /* visible pairs / all pairs; 0 without pairs */
     double tile_efficiency; /* visible pairs / (visible tiles * block_m * block_n); 0 without tiles */
@@ -286,6 +290,52 @@ FM_API fm_status fm_plan_column_runs(const fm_plan *plan, int64_t batch, int64_t
                                      const fm_tile_run **runs, int64_t *count);
 /* All rows of tiles, those with most visible tiles first; ties in (batch, head, tile_row) order. */
 FM_API fm_status fm_plan_order(const fm_plan *plan, const fm_work **work, int64_t *count);
+/* Stats, runs and order answer for host plans; FM_ERROR_DEVICE on a device plan, whose contents are on the GPU. */
+
+/* -- device plans, for the CUDA backend: bounds, tile classes, counts and order in device memory of the caller's. Their size
+ *    follows from shapes alone. Nothing here synchronises; everything is ordered by `stream` and may be captured in a CUDA
+ *    graph, but for the upload of a host mask, which is refused during capture. A plan borrows its buffer, which must be
+ *    256-byte aligned and stay until the last call that uses the plan has run; fm_plan_free frees the handle alone. -- */
+
+/* Interval vectors in memory of a GPU: element c of key j is data[b * stride[0] + h * stride[1] + j * stride[2] + c * stride[3]],
+ * strides in elements, 0 repeats.
+ *   STARTEND   vectors 1, 2 or 4 and causal as fm_mask_from_startend_row_indices: masked rows
+ *   FMS_FME    vectors 2 * k: first and last visible row, inclusive, of k = 1..4 intervals, in pairs
+ *   INTERVALS  vectors 2 * k: start and end of k = 1..4 visible half-open intervals, in pairs
+ * Contents cannot be checked without waiting for the GPU: values outside the rows are clamped, start >= end is empty. */
+typedef enum fm_vector_format { FM_VECTORS_STARTEND = 0, FM_VECTORS_FMS_FME = 1, FM_VECTORS_INTERVALS = 2 } fm_vector_format;
+
+typedef struct fm_mask_vectors {
+    size_t size; /* sizeof(fm_mask_vectors) */
+    fm_vector_format format;
+    fm_mask_shape shape; /* Bm, Hm, Sq, Sk */
+    int32_t vectors;
+    bool causal; /* STARTEND only: part of what the vectors mean. A plan's own causal flag intersects */
+    const int32_t *data;
+    int64_t stride[4];
+    fm_device device;
+} fm_mask_vectors;
+
+/* Visible intervals that a key can have in this form, 1..4: what fm_plan_device_bytes takes. */
+FM_API fm_status fm_mask_vectors_intervals(const fm_mask_vectors *vectors, int32_t *intervals);
+
+/* Bytes of the buffer of a device plan: intervals 1..4 as fm_mask_interval_count (0 counts as 1) or fm_mask_vectors_intervals
+ * says. FM_ERROR_LIMIT above 2^28 tiles of 64 x 64 a (batch item, head), and above 2^31 - 256 rows or keys. Four bits a tile: 2.1 MB
+ * for a mask of 128K tokens. */
+FM_API fm_status fm_plan_device_bytes(fm_mask_shape shape, int32_t intervals, const fm_plan_options *options, size_t *bytes);
+
+/* From a host mask, which is uploaded before this returns and which the plan keeps alive. */
+FM_API fm_status fm_plan_create_device(const fm_mask *mask, const fm_plan_options *options, fm_device device, void *buffer,
+                                       size_t bytes, void *stream, fm_plan **out);
+FM_API fm_status fm_plan_create_from_vectors(const fm_mask_vectors *vectors, const fm_plan_options *options, void *buffer,
+                                             size_t bytes, void *stream, fm_plan **out);
+/* A handle for a buffer that one of the two calls above has filled, or will have filled in stream order, for the same shape,
+ * intervals and options: for callers who keep the buffer and not the handle. Nothing is launched and nothing in it is checked. */
+FM_API fm_status fm_plan_attach_device(fm_mask_shape shape, int32_t intervals, const fm_plan_options *options, fm_device device,
+                                       void *buffer, size_t bytes, fm_plan **out);
+/* New contents of the same shape, format and count of vectors; the plan's flags stay. Calls that use the plan before this one in
+ * stream order see the old contents. Not for plans of host masks. */
+FM_API fm_status fm_plan_update_from_vectors(fm_plan *plan, const fm_mask_vectors *vectors, void *stream);
 
 /* ---- attention ---------------------------------------------------------------------------------------------------- */
 
@@ -310,7 +360,7 @@ typedef struct fm_attention_forward_args {
     int32_t num_threads; /* CPU: 1 .. 1024, or 0 = OpenMP's own choice. Results do not depend on it */
     void *workspace;     /* at least the bytes that fm_attention_forward_workspace says; may be NULL for 0 */
     size_t workspace_bytes;
-    void *stream; /* CUDA backends; NULL on the CPU */
+    void *stream; /* CUDA: cudaStream_t of the tensors' device, NULL is the default stream; NULL on the CPU */
 } fm_attention_forward_args;
 
 typedef struct fm_attention_backward_args {
@@ -322,19 +372,26 @@ typedef struct fm_attention_backward_args {
     /* shapes of query, key, value; dtype of query or f32; overwritten; data NULL = not wanted */
     fm_tensor grad_query, grad_key, grad_value;
     float *grad_sinks;  /* [Hq], overwritten, or NULL; needs forward->sinks */
-    bool deterministic; /* always so on the CPU */
+    bool deterministic; /* equal bits on every run, slower; always so on the CPU */
     void *workspace;
     size_t workspace_bytes;
     void *stream;
 } fm_attention_backward_args;
 
 /* Workspace bytes: a function of shapes, dtypes and backend alone, never of the mask. On the CPU 0: calls allocate and free
- * what they need, 0.4 MB for each thread and, in backward, 8 bytes for each row of each query head. */
+ * what they need, 0.4 MB for each thread and, in backward, 8 bytes for each row of each query head. On CUDA memory of the
+ * tensors' device, 256-byte aligned: in backward 8 bytes a row and query head and, unless deterministic, 4 bytes an element of
+ * query; and without a plan, the bytes of a device plan of the mask's batch and heads with 4 intervals (for a mask with a
+ * fallback also its bitmaps). */
 FM_API fm_status fm_attention_forward_workspace(const fm_attention_forward_args *args, size_t *bytes);
 FM_API fm_status fm_attention_backward_workspace(const fm_attention_backward_args *args, size_t *bytes);
 
 /* Attention. Every argument is checked before anything is written. On the CPU the result is complete on return and depends
- * neither on num_threads nor on batch neighbours; keys and values that no row sees may hold anything, NaN included. */
+ * neither on num_threads nor on batch neighbours; keys and values that no row sees may hold anything, NaN included.
+ * On CUDA a call launches kernels on its stream and returns; it never synchronises and allocates no device memory; sinks, lse,
+ * grad_lse and grad_sinks are device pointers. With a plan a call may be captured in a CUDA graph; without one, too, if it has no
+ * mask (a host mask must be uploaded). K and V of tiles that are skipped may hold anything; inside a visited tile a value that is not
+ * finite can reach other rows and keys of that tile. */
 FM_API fm_status fm_attention_forward(const fm_attention_forward_args *args);
 FM_API fm_status fm_attention_backward(const fm_attention_backward_args *args);
 
@@ -352,6 +409,7 @@ FM_API fm_status fm_attention_merge(const fm_tensor *o1, const float *lse1, cons
 #define FM_MASK_OPTIONS_INIT {.size = sizeof(fm_mask_options), .fallback_limit = -1}
 #define FM_PLAN_OPTIONS_INIT {.size = sizeof(fm_plan_options), .window_left = -1, .window_right = -1}
 #define FM_PLAN_STATS_INIT {.size = sizeof(fm_plan_stats)}
+#define FM_MASK_VECTORS_INIT {.size = sizeof(fm_mask_vectors)}
 #define FM_ATTENTION_FORWARD_ARGS_INIT \
     {.size = sizeof(fm_attention_forward_args), .window_left = -1, .window_right = -1, .softmax_scale = __builtin_nanf("")}
 #define FM_ATTENTION_BACKWARD_ARGS_INIT {.size = sizeof(fm_attention_backward_args)}
