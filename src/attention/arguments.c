@@ -4,12 +4,12 @@
 
 #include <math.h>
 
-static const char *device_name(fm_device_kind kind) { return kind == FM_CPU ? "CPU" : kind == FM_CUDA ? "CUDA" : "unknown"; }
+const char *fm_device_name(fm_device_kind kind) { return kind == FM_CPU ? "CPU" : kind == FM_CUDA ? "CUDA" : "unknown"; }
 
 static fm_status check_device(const char *name, const fm_tensor *t, const fm_backend *backend) {
     FM_CHECK(t->device.kind == backend->device, FM_ERROR_DEVICE, "%s: is on device %s:%d, the %s backend needs %s memory", name,
-             device_name(t->device.kind), t->device.index, backend->name, device_name(backend->device));
-    FM_CHECK(t->device.kind != FM_CPU || t->device.index == 0, FM_ERROR_DEVICE, "%s: device index is %d, needs 0 for the CPU",
+             fm_device_name(t->device.kind), t->device.index, backend->name, fm_device_name(backend->device));
+    FM_CHECK(t->device.kind == FM_CUDA || t->device.index == 0, FM_ERROR_DEVICE, "%s: device index is %d, needs 0 for the CPU",
              name, t->device.index);
     return FM_OK;
 }
@@ -17,6 +17,12 @@ static fm_status check_device(const char *name, const fm_tensor *t, const fm_bac
 static fm_status check_input(const char *name, const fm_tensor *t, const fm_backend *backend) {
     FM_TRY(fm_tensor_check(name, t, false));
     return check_device(name, t, backend);
+}
+
+static fm_status check_same_device(const char *name, const fm_tensor *t, const fm_tensor *query) {
+    FM_CHECK(t->device.index == query->device.index, FM_ERROR_DEVICE, "%s: is on device %s:%d, query is on %s:%d", name,
+             fm_device_name(t->device.kind), t->device.index, fm_device_name(query->device.kind), query->device.index);
+    return FM_OK;
 }
 
 static fm_status check_shape(const char *name, const fm_tensor *t, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
@@ -27,9 +33,11 @@ static fm_status check_shape(const char *name, const fm_tensor *t, int64_t n0, i
     return FM_OK;
 }
 
-static fm_status check_head_dim(const char *name, const fm_tensor *t) {
+static fm_status check_head_dim(const char *name, const fm_tensor *t, const fm_backend *backend) {
     FM_CHECK(t->shape[3] >= 1 && t->shape[3] <= FM_MOST_HEAD_DIM, FM_ERROR_SHAPE, "%s: head_dim is %lld, needs 1 .. %d", name,
              (long long)t->shape[3], FM_MOST_HEAD_DIM);
+    FM_CHECK(backend->device == FM_CPU || t->shape[3] % 8 == 0, FM_ERROR_SHAPE,
+             "%s: head_dim is %lld, the %s backend needs a multiple of 8", name, (long long)t->shape[3], backend->name);
     return FM_OK;
 }
 
@@ -42,6 +50,7 @@ static fm_status check_dtype(const char *name, const fm_tensor *t, fm_dtype dtyp
 static fm_status check_result(const char *name, const fm_tensor *t, const fm_tensor *like, const fm_backend *backend) {
     FM_TRY(fm_tensor_check(name, t, true));
     FM_TRY(check_device(name, t, backend));
+    FM_TRY(check_same_device(name, t, like));
     FM_CHECK(t->dtype == like->dtype || t->dtype == FM_F32, FM_ERROR_DTYPE, "%s: dtype is %s, needs %s as query, or f32", name,
              fm_dtype_name(t->dtype), fm_dtype_name(like->dtype));
     return FM_OK;
@@ -57,14 +66,19 @@ static fm_status check_floats(const char *name, const float *values) {
 static fm_status check_inputs(const fm_attention_forward_args *a, const fm_backend *backend) {
     const fm_tensor *q = &a->query, *k = &a->key, *v = &a->value;
     FM_TRY(check_input("query", q, backend));
+    if (backend->check_device != NULL) {
+        FM_TRY(backend->check_device(q->device));
+    }
     FM_TRY(check_input("key", k, backend));
     FM_TRY(check_input("value", v, backend));
     FM_CHECK(q->dtype != FM_F64 || backend->takes_f64, FM_ERROR_DTYPE,
              "query: dtype is f64, which FM_BACKEND_REFERENCE alone accepts, not the %s backend", backend->name);
+    FM_TRY(check_same_device("key", k, q));
+    FM_TRY(check_same_device("value", v, q));
     FM_TRY(check_dtype("key", k, q->dtype));
     FM_TRY(check_dtype("value", v, q->dtype));
-    FM_TRY(check_head_dim("query", q));
-    FM_TRY(check_head_dim("value", v));
+    FM_TRY(check_head_dim("query", q, backend));
+    FM_TRY(check_head_dim("value", v, backend));
     FM_TRY(check_shape("key", k, q->shape[0], k->shape[1], k->shape[2], q->shape[3]));
     FM_TRY(check_shape("value", v, q->shape[0], k->shape[1], k->shape[2], v->shape[3]));
     const int64_t heads = q->shape[2], heads_kv = k->shape[2];
@@ -124,6 +138,7 @@ fm_status fm_backward_arguments(const fm_attention_backward_args *a, const fm_ba
     FM_CHECK(p->lse != NULL || p->query.dtype == FM_F64, FM_ERROR_ARGUMENT,
              "forward->lse: is NULL, backward needs the lse of the forward call (only f64 tensors go without)");
     FM_TRY(check_input("grad_output", &a->grad_output, backend));
+    FM_TRY(check_same_device("grad_output", &a->grad_output, &p->query));
     FM_TRY(check_dtype("grad_output", &a->grad_output, p->output.dtype));
     FM_TRY(check_shape("grad_output", &a->grad_output, n[0], n[1], n[2], n[3]));
     FM_TRY(check_gradient("grad_query", &a->grad_query, &p->query, backend));
@@ -142,8 +157,7 @@ fm_status fm_backward_arguments(const fm_attention_backward_args *a, const fm_ba
     return FM_OK;
 }
 
-fm_status fm_mask_argument(const char *name, const fm_mask *mask, const fm_problem *p) {
-    const fm_mask_shape shape = fm_mask_get_shape(mask);
+fm_status fm_mask_argument(const char *name, fm_mask_shape shape, const fm_problem *p) {
     FM_CHECK(shape.rows == p->rows, FM_ERROR_SHAPE, "%s has %lld rows, query has %lld", name, (long long)shape.rows,
              (long long)p->rows);
     FM_CHECK(shape.columns == p->columns, FM_ERROR_SHAPE, "%s has %lld columns, key has %lld", name, (long long)shape.columns,
@@ -159,6 +173,8 @@ fm_status fm_mask_argument(const char *name, const fm_mask *mask, const fm_probl
 fm_status fm_workspace_argument(void *workspace, size_t given, size_t needed, fm_problem *out) {
     FM_CHECK(needed == 0 || workspace != NULL, FM_ERROR_WORKSPACE, "workspace: is NULL, needs %zu bytes", needed);
     FM_CHECK(given >= needed, FM_ERROR_WORKSPACE, "workspace: workspace_bytes is %zu, needs %zu", given, needed);
+    FM_CHECK(out->query.device.kind == FM_CPU || (uintptr_t)workspace % 256 == 0, FM_ERROR_ARGUMENT,
+             "workspace: is not aligned to 256 bytes");
     out->workspace = needed > 0 ? workspace : NULL;
     out->workspace_bytes = needed;
     return FM_OK;
@@ -208,21 +224,48 @@ static fm_status check_apart(const region_list *list) {
     return FM_OK;
 }
 
+/* That a GPU may use every region; other memory is trusted. */
+static fm_status check_memory(const region_list *list, const fm_backend *backend, fm_device device) {
+    for (int i = 0; backend->check_memory != NULL && i < list->count; i++) {
+        const region *r = &list->items[i];
+        if (!fm_tensor_is_empty(&r->tensor)) {
+            FM_TRY(backend->check_memory(r->name, r->tensor.data, device));
+        }
+    }
+    return FM_OK;
+}
+
 fm_status fm_forward_overlaps(const fm_problem *p) {
     region_list list = {.count = 0};
     add_forward(&list, p, true);
     return check_apart(&list);
 }
 
-fm_status fm_backward_overlaps(const fm_backward_problem *bp) {
+static void add_backward(region_list *list, const fm_backward_problem *bp) {
     const fm_problem *p = &bp->forward;
+    add_forward(list, p, false);
+    add_tensor(list, "grad_output", &bp->grad_output, false);
+    add_floats(list, "grad_lse", bp->grad_lse, p->batch * p->heads * p->rows, false);
+    add_tensor(list, "grad_query", &bp->grad_query, true);
+    add_tensor(list, "grad_key", &bp->grad_key, true);
+    add_tensor(list, "grad_value", &bp->grad_value, true);
+    add_floats(list, "grad_sinks", bp->grad_sinks, p->heads, true);
+}
+
+fm_status fm_backward_overlaps(const fm_backward_problem *bp) {
     region_list list = {.count = 0};
-    add_forward(&list, p, false);
-    add_tensor(&list, "grad_output", &bp->grad_output, false);
-    add_floats(&list, "grad_lse", bp->grad_lse, p->batch * p->heads * p->rows, false);
-    add_tensor(&list, "grad_query", &bp->grad_query, true);
-    add_tensor(&list, "grad_key", &bp->grad_key, true);
-    add_tensor(&list, "grad_value", &bp->grad_value, true);
-    add_floats(&list, "grad_sinks", bp->grad_sinks, p->heads, true);
+    add_backward(&list, bp);
     return check_apart(&list);
+}
+
+fm_status fm_forward_memory(const fm_problem *p, const fm_backend *backend) {
+    region_list list = {.count = 0};
+    add_forward(&list, p, true);
+    return check_memory(&list, backend, p->query.device);
+}
+
+fm_status fm_backward_memory(const fm_backward_problem *bp, const fm_backend *backend) {
+    region_list list = {.count = 0};
+    add_backward(&list, bp);
+    return check_memory(&list, backend, bp->forward.query.device);
 }

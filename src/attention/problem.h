@@ -17,11 +17,11 @@ typedef struct fm_problem {
     int64_t head_dim, head_dim_v; /* D, Dv */
     fm_tensor query, key, value, output;
     float *lse;               /* [B, Hq, Sq] or NULL */
-    const fm_mask_view *mask; /* never NULL: no mask is a full one */
-    fm_window window;         /* causal and window flags, to be intersected with the mask */
-    const fm_plan *plan;      /* of this mask and window with the backend's tiles; NULL if the backend has none */
-    float scale, softcap;     /* softcap 0: off */
-    const float *sinks;       /* [Hq] or NULL */
+    const fm_mask_view *mask; /* CPU backends: never NULL, no mask is a full one. CUDA: NULL, the plan holds it */
+    fm_window window;     /* causal and window flags, to be intersected with the mask; a device plan's bounds have it inside */
+    const fm_plan *plan;  /* of this mask and window with the backend's tiles; NULL if the backend has none */
+    float scale, softcap; /* softcap 0: off */
+    const float *sinks;   /* [Hq] or NULL */
     bool no_skip;
     int32_t num_threads; /* 0: OpenMP's choice */
     void *workspace;
@@ -47,6 +47,12 @@ static inline int64_t fm_problem_key_head(const fm_problem *p, int64_t h) { retu
  * would take half a megabyte. */
 static inline int32_t fm_problem_free_threads(void) { return (int32_t)fm_clamp(omp_get_max_threads(), 1, FM_MOST_THREADS); }
 
+/* What a device plan is made of: a host mask, which is uploaded, or vectors on the plan's device, or neither (all visible). */
+typedef struct fm_plan_source {
+    const fm_mask_view *mask;
+    const fm_mask_vectors *vectors;
+} fm_plan_source;
+
 /* One backend: a table of functions. */
 typedef struct fm_backend {
     fm_backend_id id;
@@ -59,9 +65,17 @@ typedef struct fm_backend {
     fm_status (*backward_workspace)(const fm_backward_problem *problem, size_t *bytes);
     fm_status (*forward)(const fm_problem *problem);
     fm_status (*backward)(const fm_backward_problem *problem);
+    /* Backends of a GPU; NULL in others. */
+    fm_status (*zero_gradients)(const fm_backward_problem *problem); /* of a problem without output elements */
+    fm_status (*check_device)(fm_device device);                     /* present, with a driver, and new enough */
+    /* That memory of `bytes` bytes may be used by the device's kernels; name leads the message. NULL is not. */
+    fm_status (*check_memory)(const char *name, const void *memory, fm_device device);
+    /* Writes every array of plan->on_device from source, intersected with plan->window, in stream order. */
+    fm_status (*build_plan)(const fm_plan *plan, const fm_plan_source *source, void *stream);
 } fm_backend;
 
 extern const fm_backend fm_backend_reference; /* attention/reference.c */
 extern const fm_backend fm_backend_cpu;       /* cpu/backend.c */
+extern const fm_backend fm_backend_cuda_sm80; /* cuda/backend.c, or cuda/backend_stub.c in a build without CUDA */
 
 #endif

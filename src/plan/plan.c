@@ -24,6 +24,8 @@ static fm_status check_options(const fm_plan_options *o) {
              o->size, sizeof *o);
     FM_CHECK(o->backend == FM_BACKEND_AUTO || o->backend == FM_BACKEND_REFERENCE || o->backend == FM_BACKEND_CPU,
              FM_ERROR_ARGUMENT, "options.backend: is %d, needs FM_BACKEND_AUTO, _REFERENCE or _CPU", (int)o->backend);
+    FM_CHECK(o->fallback_blocks == 0, FM_ERROR_ARGUMENT, "options.fallback_blocks: is %lld, a host plan needs 0",
+             (long long)o->fallback_blocks);
     FM_TRY(check_block("block_m", o->block_m));
     return check_block("block_n", o->block_n);
 }
@@ -64,8 +66,8 @@ static void fill_stats(fm_plan *plan) {
     const int64_t visible = s->full + s->partial;
     s->skipped = s->tiles - visible;
     s->mask_bytes = fm_mask_bytes(plan->mask);
-    s->plan_bytes = (int64_t)sizeof *plan + table_bytes(&plan->rows) + table_bytes(&plan->columns) +
-                    plan->rows.lines * (int64_t)sizeof *plan->order + plan->columns.lines * (int64_t)sizeof *plan->column_order;
+    s->plan_bytes = table_bytes(&plan->rows) + table_bytes(&plan->columns) + plan->rows.lines * (int64_t)sizeof *plan->order +
+                    plan->columns.lines * (int64_t)sizeof *plan->column_order;
     s->dense_bytes = shape.batch * shape.heads * (shape.rows * shape.columns);
     s->block_m = plan->block_m;
     s->block_n = plan->block_n;
@@ -86,6 +88,7 @@ fm_status fm_plan_create(const fm_mask *mask, const fm_plan_options *options, fm
     FM_TRY(check_options(o));
     FM_TRY(fm_allocate("plan", 1, sizeof *plan, (void **)&plan));
     plan->mask = fm_mask_retain(mask);
+    plan->shape = mask->view.shape;
     FM_TRY_DONE(set_geometry(plan, mask->view.shape, o));
     FM_TRY_DONE(fm_plan_build_columns(plan));
     FM_TRY_DONE(fm_plan_build_rows(plan));
@@ -113,10 +116,17 @@ void fm_plan_free(fm_plan *plan) {
     free(plan);
 }
 
+static fm_status check_is_host(const fm_plan *plan) {
+    FM_CHECK(plan->device.kind == FM_CPU, FM_ERROR_DEVICE,
+             "plan: is on CUDA device %d, needs a host plan (fm_plan_create of the same mask)", plan->device.index);
+    return FM_OK;
+}
+
 fm_status fm_plan_get_stats(const fm_plan *plan, fm_plan_stats *out) {
     fm_clear_error();
     FM_REQUIRE(plan);
     FM_REQUIRE(out);
+    FM_TRY(check_is_host(plan));
     FM_CHECK(out->size == sizeof *out, FM_ERROR_ARGUMENT, "out.size: is %zu, needs %zu (start from FM_PLAN_STATS_INIT)",
              out->size, sizeof *out);
     *out = plan->stats;
@@ -139,6 +149,7 @@ static fm_status get_runs(const fm_plan *plan, bool is_row, tile_line at, const 
     FM_REQUIRE(plan);
     FM_REQUIRE(runs);
     FM_REQUIRE(count);
+    FM_TRY(check_is_host(plan));
     const fm_mask_shape *shape = &plan->mask->view.shape;
     const fm_run_table *table = is_row ? &plan->rows : &plan->columns;
     const int64_t tiles = is_row ? plan->tile_rows : plan->tile_columns;
@@ -166,6 +177,7 @@ fm_status fm_plan_order(const fm_plan *plan, const fm_work **work, int64_t *coun
     FM_REQUIRE(plan);
     FM_REQUIRE(work);
     FM_REQUIRE(count);
+    FM_TRY(check_is_host(plan));
     *work = plan->order;
     *count = plan->rows.lines;
     return FM_OK;

@@ -1,8 +1,9 @@
-/* The host plan's insides, for backends. Built in plan.c. */
+/* A plan's insides, for backends. Host plans are built in plan.c, device plans in attention/device_plan.c. */
 #ifndef FM_PLAN_PLAN_H
 #define FM_PLAN_PLAN_H
 
 #include "mask/visibility.h"
+#include "plan/device_plan.h"
 
 /* Tiles of the CPU backend: 64 keys are one word of visibility bits; both divide FM_STRIPE. */
 enum { FM_CPU_BLOCK_M = 64, FM_CPU_BLOCK_N = 64 };
@@ -15,8 +16,11 @@ typedef struct fm_run_table {
 } fm_run_table;
 
 struct fm_plan {
-    fm_mask *mask;    /* retained */
+    fm_mask_shape shape;
+    fm_mask *mask;    /* retained; NULL: a device plan made from vectors, or of no mask */
     fm_window window; /* causal and window flags as one */
+    fm_device device; /* FM_CPU: a host plan, and the runs below hold it; FM_CUDA: on_device does, in the caller's buffer */
+    fm_device_plan on_device;
     int32_t block_m, block_n;
     int64_t tile_rows, tile_columns;
     fm_run_table rows;     /* line (b * Hm + h) * tile_rows + tile_row */

@@ -208,7 +208,7 @@ static const spoilt forward_table[] = {
     {output_head_dim, FM_ERROR_SHAPE, "output: shape"},
     {output_bf16, FM_ERROR_DTYPE, "output: dtype is bf16"},
     {output_expanded, FM_ERROR_SHAPE, "output: strides"},
-    {query_on_gpu, FM_ERROR_UNSUPPORTED, "query: is on CUDA device 0, this build has no CUDA backend"},
+    {query_on_gpu, FM_ERROR_DEVICE, "query: is on device CUDA:0"},
     {key_on_gpu, FM_ERROR_DEVICE, "key: is on device CUDA:0"},
     {output_on_gpu, FM_ERROR_DEVICE, "output: is on device CUDA:0"},
     {query_nowhere, FM_ERROR_DEVICE, "query: is on device unknown"},

@@ -66,7 +66,7 @@ A block mask.
 
     $ npy keep.npy "{'descr': '|b1', 'fortran_order': False, 'shape': (2, 3), }" '\001\000\001\000\001\001'
     $ flashmask show --mask blocks:file=keep.npy,block=16 --rows 32 --seq 40 --width 10 --tile 16x16 | tail -n +7
-              128x128: 1 tile, 0 skipped, 0 full, 1 partial; efficiency 4.7%; plan 300 bytes
+              128x128: 1 tile, 0 skipped, 0 full, 1 partial; efficiency 4.7%; plan 76 bytes
 
     +----------+
     |####    xx|

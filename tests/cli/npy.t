@@ -153,8 +153,8 @@ Shapes.
     visible   0 of 0 pairs, density 0
     mask      0 bytes: up to 0 intervals a key
     dense     0 bytes, a byte a pair
-    tiles     64x64: 0 tiles, 0 skipped, 0 full, 0 partial; efficiency 0.0%; plan 240 bytes
-              128x128: 0 tiles, 0 skipped, 0 full, 0 partial; efficiency 0.0%; plan 240 bytes
+    tiles     64x64: 0 tiles, 0 skipped, 0 full, 0 partial; efficiency 0.0%; plan 16 bytes
+              128x128: 0 tiles, 0 skipped, 0 full, 0 partial; efficiency 0.0%; plan 16 bytes
 
 What goes with --vectors.
 

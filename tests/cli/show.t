@@ -8,8 +8,8 @@ The worked example of the method.
     visible   2,361,344 of 16,777,216 pairs, density 0.1407
     mask      32,768 bytes: up to 1 interval a key, 2 vectors of 16,384 bytes
     dense     16 MiB, a byte a pair: 512 times as much
-    tiles     64x64: 4,096 tiles, 3,488 skipped, 544 full, 64 partial; efficiency 94.8%; plan 5.39 KiB
-              128x128: 1,024 tiles, 864 skipped, 128 full, 32 partial; efficiency 90.1%; plan 2.77 KiB
+    tiles     64x64: 4,096 tiles, 3,488 skipped, 544 full, 64 partial; efficiency 94.8%; plan 5.17 KiB
+              128x128: 1,024 tiles, 864 skipped, 128 full, 32 partial; efficiency 90.1%; plan 2.55 KiB
 
     +----------------------------------------------------------------+
     |++                                                              |
@@ -56,8 +56,8 @@ Small masks show every pair.
     visible   21 of 36 pairs, density 0.5833
     mask      48 bytes: up to 1 interval a key, 2 vectors of 24 bytes
     dense     36 bytes, a byte a pair: 0.75 times as much
-    tiles     64x64: 1 tile, 0 skipped, 0 full, 1 partial; efficiency 0.5%; plan 300 bytes
-              128x128: 1 tile, 0 skipped, 0 full, 1 partial; efficiency 0.1%; plan 300 bytes
+    tiles     64x64: 1 tile, 0 skipped, 0 full, 1 partial; efficiency 0.5%; plan 76 bytes
+              128x128: 1 tile, 0 skipped, 0 full, 1 partial; efficiency 0.1%; plan 76 bytes
 
     +------+
     |x.....|
@@ -87,8 +87,8 @@ Batch items and heads.
     visible   25 of 50 pairs, density 0.5
     mask      80 bytes: up to 1 interval a key, 2 vectors of 40 bytes
     dense     50 bytes, a byte a pair: 0.625 times as much
-    tiles     64x64: 2 tiles, 0 skipped, 0 full, 2 partial; efficiency 0.3%; plan 360 bytes
-              128x128: 2 tiles, 0 skipped, 0 full, 2 partial; efficiency 0.1%; plan 360 bytes
+    tiles     64x64: 2 tiles, 0 skipped, 0 full, 2 partial; efficiency 0.3%; plan 136 bytes
+              128x128: 2 tiles, 0 skipped, 0 full, 2 partial; efficiency 0.1%; plan 136 bytes
 
     +-----+
     |x....|
@@ -116,7 +116,7 @@ Batch items and heads.
 The last key cuts a tile, which is never full; its pairs are still told apart.
 
     $ flashmask show --mask full --seq 100 --tile 64x64 --width 20 | tail -n +7
-              128x128: 1 tile, 0 skipped, 0 full, 1 partial; efficiency 61.0%; plan 300 bytes
+              128x128: 1 tile, 0 skipped, 0 full, 1 partial; efficiency 61.0%; plan 76 bytes
 
     +-------------+
     |########xxxxx|
@@ -138,8 +138,8 @@ A mask with bitmaps.
     visible   63,232 of 262,144 pairs, density 0.2412
     mask      32,848 bytes: up to 0 intervals a key, bitmaps of 32.1 KiB
     dense     256 KiB, a byte a pair: 7.98 times as much
-    tiles     64x64: 64 tiles, 2 skipped, 0 full, 62 partial; efficiency 24.9%; plan 768 bytes
-              128x128: 16 tiles, 0 skipped, 0 full, 16 partial; efficiency 24.1%; plan 480 bytes
+    tiles     64x64: 64 tiles, 2 skipped, 0 full, 62 partial; efficiency 24.9%; plan 544 bytes
+              128x128: 16 tiles, 0 skipped, 0 full, 16 partial; efficiency 24.1%; plan 256 bytes
 
     +--------------------------------+
     |xxxx+++++++++++x++++++++++x+++++|
@@ -186,7 +186,7 @@ JSON.
           "full": 186,
           "partial": 124,
           "efficiency": 0.800050403,
-          "plan_bytes": 7032
+          "plan_bytes": 6808
         }
       ]
     }
