@@ -1,0 +1,228 @@
+/* What surrounds the backward kernels: the terms of a row, the conversion of dQ's sum, the sinks' gradient. Bound by memory. */
+#include "cuda/launch.h"
+#include "cuda/launch_kernel.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+enum { CHUNK = 8, THREADS = 256, BLOCK_ROWS = FM_CUDA_ROW_BLOCK, ROW_LANES = THREADS / BLOCK_ROWS, SINK_THREADS = 1024 };
+
+static constexpr float LOG2E = 1.44269504f;
+
+template <int DTYPE> static __device__ __forceinline__ float load_element(const void *data, int64_t at) {
+    return DTYPE == FM_F32    ? static_cast<const float *>(data)[at]
+           : DTYPE == FM_BF16 ? __bfloat162float(static_cast<const __nv_bfloat16 *>(data)[at])
+                              : __half2float(static_cast<const __half *>(data)[at]);
+}
+
+template <int DTYPE> static __device__ __forceinline__ void store_element(void *data, int64_t at, float x) {
+    if (DTYPE == FM_F32) {
+        static_cast<float *>(data)[at] = x;
+    } else if (DTYPE == FM_BF16) {
+        static_cast<__nv_bfloat16 *>(data)[at] = __float2bfloat16_rn(x);
+    } else {
+        static_cast<__half *>(data)[at] = __float2half_rn(x);
+    }
+}
+
+/* Eight dims from d on of the row at `row`. */
+template <int DTYPE>
+static __device__ __forceinline__ void load_chunk(float (&x)[CHUNK], const fm_cuda_tensor *t, int64_t row, int32_t d) {
+    if (t->in_chunks && DTYPE == FM_F32) {
+        const float4 *from = reinterpret_cast<const float4 *>(static_cast<const float *>(t->data) + row + d);
+        const float4 low = from[0], high = from[1];
+        x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w, x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+        return;
+    }
+    if (t->in_chunks) {
+        const uint4 chunk = *reinterpret_cast<const uint4 *>(static_cast<const char *>(t->data) + 2 * (row + d));
+#pragma unroll
+        for (int e = 0; e < CHUNK; e++) {
+            x[e] = load_element<DTYPE>(&chunk, e);
+        }
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < CHUNK; e++) {
+        x[e] = load_element<DTYPE>(t->data, row + (d + e) * t->stride[3]);
+    }
+}
+
+template <int DTYPE>
+static __device__ __forceinline__ void store_chunk(const float (&x)[CHUNK], const fm_cuda_tensor *t, int64_t row, int32_t d) {
+    if (t->in_chunks && DTYPE == FM_F32) {
+        float4 *to = reinterpret_cast<float4 *>(static_cast<float *>(t->data) + row + d);
+        to[0] = make_float4(x[0], x[1], x[2], x[3]);
+        to[1] = make_float4(x[4], x[5], x[6], x[7]);
+        return;
+    }
+    if (t->in_chunks) {
+        uint4 chunk;
+#pragma unroll
+        for (int e = 0; e < CHUNK; e++) {
+            store_element<DTYPE>(&chunk, e, x[e]);
+        }
+        *reinterpret_cast<uint4 *>(static_cast<char *>(t->data) + 2 * (row + d)) = chunk;
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < CHUNK; e++) {
+        store_element<DTYPE>(t->data, row + (d + e) * t->stride[3], x[e]);
+    }
+}
+
+/* Blocks of 16 rows of one head; heads next to each other run together, for their rows lie next to each other in memory. */
+typedef struct row_block {
+    int32_t batch, head, row0;
+} row_block;
+
+static __device__ __forceinline__ row_block find_row_block(const fm_cuda_problem *p) {
+    const int32_t blocks = (p->rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    const int64_t block = blockIdx.x / p->heads;
+    const row_block rows = {(int32_t)(block / blocks), (int32_t)(blockIdx.x % p->heads), (int32_t)(block % blocks) * BLOCK_ROWS};
+    return rows;
+}
+
+static launch_shape row_block_shape(const fm_cuda_problem *p) {
+    return launch_shape{(int64_t)p->batch * p->heads * ((p->rows + BLOCK_ROWS - 1) / BLOCK_ROWS), 1, THREADS, 0};
+}
+
+/* log(exp(lse) + exp(sink)); a sink of -inf is none. */
+static __device__ __forceinline__ float add_sink(float lse, float sink) {
+    const float high = fmaxf(lse, sink), low = fminf(lse, sink);
+    return high == INFINITY || low == -INFINITY ? high : high + log1pf(expf(low - high));
+}
+
+/* exp(total - lse) without an infinity, which times P = 0 would be a NaN: beyond e^80 P is 0 to single precision anyway. */
+static __device__ __forceinline__ float exp_difference(float total, float lse) { return expf(fminf(total - lse, 80.0f)); }
+
+static __device__ __forceinline__ void store_row_terms(const fm_cuda_backward_problem *bp, int32_t head, int64_t index,
+                                                       float dot) {
+    const fm_cuda_problem *p = &bp->forward;
+    const float lse = p->lse[index];
+    float lse2 = INFINITY, delta = 0.0f;
+    if (lse != -INFINITY) {
+        const float total = p->sinks != NULL ? add_sink(lse, p->sinks[head]) : lse;
+        lse2 = total * LOG2E;
+        delta = bp->grad_lse != NULL ? dot - bp->grad_lse[index] * exp_difference(total, lse) : dot;
+    }
+    bp->lse2[index] = lse2;
+    bp->delta[index] = delta;
+}
+
+/* A row by 16 lanes. */
+template <int DTYPE>
+static __global__ void __launch_bounds__(THREADS) row_terms_kernel(const __grid_constant__ fm_cuda_backward_problem bp) {
+    const fm_cuda_problem *p = &bp.forward;
+    const row_block block = find_row_block(p);
+    const int32_t row = block.row0 + (int32_t)threadIdx.x / ROW_LANES, lane = (int32_t)threadIdx.x % ROW_LANES;
+    const fm_cuda_tensor *output = &p->output, *grad = &bp.grad_output;
+    const int64_t at = block.batch * output->stride[0] + row * output->stride[1] + block.head * output->stride[2];
+    const int64_t grad_at = block.batch * grad->stride[0] + row * grad->stride[1] + block.head * grad->stride[2];
+    float dot = 0.0f;
+    for (int32_t d = lane * CHUNK; row < p->rows && d < p->head_dim_v; d += ROW_LANES * CHUNK) {
+        float x[CHUNK], y[CHUNK];
+        load_chunk<DTYPE>(x, output, at, d);
+        load_chunk<DTYPE>(y, grad, grad_at, d);
+#pragma unroll
+        for (int e = 0; e < CHUNK; e++) {
+            dot = fmaf(x[e], y[e], dot);
+        }
+    }
+    for (int d = ROW_LANES / 2; d > 0; d /= 2) {
+        dot += __shfl_xor_sync(0xffffffffu, dot, d);
+    }
+    if (lane == 0 && row < p->rows) {
+        store_row_terms(&bp, block.head, ((int64_t)block.batch * p->heads + block.head) * p->rows + row, dot);
+    }
+}
+
+/* From the sum's [B, Hq, D / 8, Sq, 8] to the tensor, times scale. Threads: four rows, then chunks, then rows again, so that a
+ * warp reads 128 bytes in a row of memory and writes as much. */
+template <int DTYPE>
+static __global__ void __launch_bounds__(THREADS) finish_kernel(const __grid_constant__ fm_cuda_backward_problem bp) {
+    const fm_cuda_problem *p = &bp.forward;
+    const fm_cuda_tensor *to = &bp.grad_query;
+    const row_block block = find_row_block(p);
+    const int32_t chunks = p->head_dim / CHUNK;
+    const float *sum = bp.grad_query_sum + ((int64_t)block.batch * p->heads + block.head) * p->rows * p->head_dim;
+    for (int32_t i = (int32_t)threadIdx.x; i < BLOCK_ROWS * chunks; i += THREADS) {
+        const int32_t chunk = i / 4 % chunks, row = block.row0 + i % 4 + i / (4 * chunks) * 4;
+        if (row >= p->rows) {
+            continue;
+        }
+        const float4 *from = reinterpret_cast<const float4 *>(sum + ((int64_t)chunk * p->rows + row) * CHUNK);
+        const float4 low = from[0], high = from[1];
+        const float x[CHUNK] = {p->scale * low.x,  p->scale * low.y,  p->scale * low.z,  p->scale * low.w,
+                                p->scale * high.x, p->scale * high.y, p->scale * high.z, p->scale * high.w};
+        store_chunk<DTYPE>(x, to, block.batch * to->stride[0] + row * to->stride[1] + block.head * to->stride[2], chunk * CHUNK);
+    }
+}
+
+/* -exp(sink - total) (dO . O), dO . O taken back from delta. */
+static __device__ __forceinline__ float sink_term(const fm_cuda_backward_problem *bp, float sink, int64_t index) {
+    const float lse2 = bp->lse2[index];
+    if (lse2 == INFINITY) {
+        return 0.0f;
+    }
+    float dot = bp->delta[index];
+    if (bp->grad_lse != NULL) {
+        const float lse = bp->forward.lse[index];
+        dot += bp->grad_lse[index] * exp_difference(add_sink(lse, sink), lse);
+    }
+    return -exp2f(sink * LOG2E - lse2) * dot;
+}
+
+/* One block a head: thread t sums rows t, t + 1024, ... of each batch item, then a tree. The order is always the same. */
+static __global__ void __launch_bounds__(SINK_THREADS) grad_sinks_kernel(const __grid_constant__ fm_cuda_backward_problem bp) {
+    __shared__ float sums[SINK_THREADS];
+    const fm_cuda_problem *p = &bp.forward;
+    const int32_t head = (int32_t)blockIdx.x, thread = (int32_t)threadIdx.x;
+    const float sink = p->sinks[head];
+    float sum = 0.0f;
+    for (int32_t b = 0; b < p->batch; b++) {
+        for (int32_t row = thread; row < p->rows; row += SINK_THREADS) {
+            sum += sink_term(&bp, sink, ((int64_t)b * p->heads + head) * p->rows + row);
+        }
+    }
+    sums[thread] = sum;
+    for (int width = SINK_THREADS / 2; width > 0; width /= 2) {
+        __syncthreads();
+        if (thread < width) {
+            sums[thread] += sums[thread + width];
+        }
+    }
+    if (thread == 0) {
+        bp.grad_sinks[head] = sums[0];
+    }
+}
+
+extern "C" int fm_cuda_row_terms(const fm_cuda_backward_problem *problem, fm_dtype dtype, void *stream) {
+    const fm_cuda_problem *p = &problem->forward;
+    const bool is_f32 = dtype == FM_F32 || p->output_is_f32;
+    const void *kernel = is_f32             ? (const void *)row_terms_kernel<FM_F32>
+                         : dtype == FM_BF16 ? (const void *)row_terms_kernel<FM_BF16>
+                                            : (const void *)row_terms_kernel<FM_F16>;
+    if (problem->grad_query_sum != NULL) {
+        const size_t elements = (size_t)p->batch * (size_t)p->heads * (size_t)p->rows * (size_t)p->head_dim;
+        const cudaError_t status =
+            cudaMemsetAsync(problem->grad_query_sum, 0, elements * sizeof(float), static_cast<cudaStream_t>(stream));
+        if (status != cudaSuccess) {
+            return status;
+        }
+    }
+    return launch_with(kernel, row_block_shape(p), problem, stream);
+}
+
+extern "C" int fm_cuda_finish_grad_query(const fm_cuda_backward_problem *problem, fm_dtype dtype, void *stream) {
+    const bool is_f32 = dtype == FM_F32 || problem->grad_query_is_f32;
+    const void *kernel = is_f32             ? (const void *)finish_kernel<FM_F32>
+                         : dtype == FM_BF16 ? (const void *)finish_kernel<FM_BF16>
+                                            : (const void *)finish_kernel<FM_F16>;
+    return launch_with(kernel, row_block_shape(&problem->forward), problem, stream);
+}
+
+extern "C" int fm_cuda_grad_sinks(const fm_cuda_backward_problem *problem, void *stream) {
+    const launch_shape shape = {problem->forward.heads, 1, SINK_THREADS, 0};
+    return launch_with((const void *)grad_sinks_kernel, shape, problem, stream);
+}
