@@ -17,3 +17,8 @@ install(FILES ${PROJECT_BINARY_DIR}/flashmaskConfig.cmake ${PROJECT_BINARY_DIR}/
 file(RELATIVE_PATH FM_PC_TO_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(cmake/flashmask.pc.in ${PROJECT_BINARY_DIR}/flashmask.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/flashmask.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# The Python package finds the library beside itself. A wheel has no links, so the file takes the plain name.
+if(SKBUILD)
+  install(FILES $<TARGET_FILE:flashmask> DESTINATION flashmask RENAME libflashmask${CMAKE_SHARED_LIBRARY_SUFFIX} COMPONENT python)
+endif()

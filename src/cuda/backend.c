@@ -1,0 +1,395 @@
+/* The CUDA backend for GPUs of compute capability 8.0 and later: device checks, workspace layout, choice of kernel. */
+#include "attention/problem.h"
+#include "cuda/launch.h"
+#include "cuda/variants.h"
+
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+
+enum {
+    MAJOR_NEEDED = 8,
+    WORKSPACE_ALIGNMENT = 256,
+    /* K and V of the heads that run side by side stay in L2 beside all else. */
+    BYTES_TOGETHER = 8 << 20,
+    /* Shared memory of a block that the backward kernels for head dims above 64 may take (163 KB: compute capability 8.0, 9.0 and
+     * 10.0 have it); GPUs with less (8.6, 8.9, 12.0: 99 KB) run the compact ones. */
+    LARGE_SHARED_BYTES = 163 << 10
+};
+
+static fm_status cuda_fail(const char *what, int error) {
+    fm_fail(FM_ERROR_CUDA, "CUDA: %s: %s", what, cudaGetErrorString((cudaError_t)error));
+    return FM_ERROR_CUDA;
+}
+
+#define CUDA_TRY(what, call)                \
+    do {                                    \
+        const int error_ = (int)(call);     \
+        if (error_ != cudaSuccess) {        \
+            (void)cudaGetLastError();       \
+            return cuda_fail(what, error_); \
+        }                                   \
+    } while (0)
+
+/* ---- devices and memory ---- */
+
+static fm_status check_device(fm_device device) {
+    int count = 0, major = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError();
+        fm_fail(FM_ERROR_DEVICE, "CUDA: no device can be used: %s", cudaGetErrorString(error));
+        return FM_ERROR_DEVICE;
+    }
+    FM_CHECK(device.kind == FM_CUDA && device.index >= 0 && device.index < count, FM_ERROR_DEVICE,
+             "CUDA: device index is %d, this machine has %d", device.index, count);
+    CUDA_TRY("compute capability", cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index));
+    FM_CHECK(major >= MAJOR_NEEDED, FM_ERROR_DEVICE, "CUDA: device %d has compute capability %d.x, needs %d.0 or later",
+             device.index, major, MAJOR_NEEDED);
+    return FM_OK;
+}
+
+static fm_status check_memory(const char *name, const void *memory, fm_device device) {
+    struct cudaPointerAttributes attributes;
+    FM_CHECK(memory != NULL, FM_ERROR_ARGUMENT, "%s: is NULL", name);
+    CUDA_TRY(name, cudaPointerGetAttributes(&attributes, memory));
+    FM_CHECK(attributes.type != cudaMemoryTypeUnregistered, FM_ERROR_DEVICE,
+             "%s: is host memory that the GPU cannot read, needs memory of CUDA device %d", name, device.index);
+    FM_CHECK(attributes.type != cudaMemoryTypeDevice || attributes.device == device.index, FM_ERROR_DEVICE,
+             "%s: is memory of CUDA device %d, the tensors are on device %d", name, attributes.device, device.index);
+    return FM_OK;
+}
+
+/* Makes a device current; a context of the caller's that is current on it stays. */
+static fm_status enter_device(int32_t index, int *previous) {
+    CUDA_TRY("current device", cudaGetDevice(previous));
+    if (*previous != index) {
+        CUDA_TRY("choosing the device", cudaSetDevice(index));
+    }
+    return FM_OK;
+}
+
+static void leave_device(int32_t index, int previous) {
+    if (previous != index) {
+        (void)cudaSetDevice(previous);
+    }
+}
+
+/* ---- plans ---- */
+
+/* The window turned round: row i sees key j iff j - right <= i + shift <= j + left. */
+static fm_cuda_window window_of(const fm_window *w) {
+    return (fm_cuda_window){.first = -w->right - w->shift, .last = w->left - w->shift};
+}
+
+static fm_status refuse_capture(void *stream) {
+    enum cudaStreamCaptureStatus capturing;
+    CUDA_TRY("stream", cudaStreamIsCapturing((cudaStream_t)stream, &capturing));
+    FM_CHECK(capturing == cudaStreamCaptureStatusNone, FM_ERROR_CUDA,
+             "stream: is being captured, and a host mask must be uploaded: make its plan before the capture, or use "
+             "fm_plan_create_from_vectors");
+    return FM_OK;
+}
+
+static fm_status copy(void *to, const void *from, int64_t bytes, void *stream) {
+    if (bytes > 0) {
+        CUDA_TRY("mask upload", cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyHostToDevice, (cudaStream_t)stream));
+    }
+    return FM_OK;
+}
+
+/* The host mask's arrays as they are; pageable memory has been read when cudaMemcpyAsync returns. */
+static fm_status upload(const fm_device_plan *plan, const fm_mask_view *mask, void *stream) {
+    const int64_t planes = (int64_t)plan->batch * plan->heads;
+    const size_t row = (size_t)plan->columns * sizeof(fm_interval), pitch = (size_t)plan->bounds_stride * sizeof(fm_interval);
+    FM_TRY(refuse_capture(stream));
+    const int64_t lines =
+        planes * mask->intervals; /* both have intervals as a plane's rows: the plan has at least one, maybe empty */
+    if (lines > 0 && row > 0) {
+        CUDA_TRY("mask upload", cudaMemcpy2DAsync(plan->bounds, pitch, mask->bounds, row, row, (size_t)lines,
+                                                  cudaMemcpyHostToDevice, (cudaStream_t)stream));
+    }
+    if (mask->intervals == 0 && row > 0) { /* every key empty: [0, 0) */
+        CUDA_TRY("mask upload",
+                 cudaMemsetAsync(plan->bounds, 0, pitch * (size_t)(planes * plan->intervals), (cudaStream_t)stream));
+    }
+    if (plan->stripe_slot == NULL) {
+        return FM_OK;
+    }
+    if (mask->stripe_slot == NULL) { /* room for a fallback that this mask does not have: every slot is FM_NO_SLOT */
+        CUDA_TRY("mask upload", cudaMemsetAsync(plan->stripe_slot, 0xff, (size_t)(planes * plan->stripes) * sizeof(int32_t),
+                                                (cudaStream_t)stream));
+        return FM_OK;
+    }
+    FM_TRY(copy(plan->stripe_slot, mask->stripe_slot, planes * plan->stripes * (int64_t)sizeof(int32_t), stream));
+    FM_TRY(copy(plan->block_index, mask->block_index, mask->slots * plan->row_blocks * (int64_t)sizeof(int32_t), stream));
+    return copy(plan->blocks, mask->blocks, mask->block_count * FM_BLOCK_WORDS * (int64_t)sizeof(uint64_t), stream);
+}
+
+static fm_status build_arrays(const fm_plan *plan, const fm_plan_source *source, void *stream) {
+    const fm_device_plan *d = &plan->on_device;
+    const fm_cuda_window window = window_of(&plan->window);
+    if (source->vectors != NULL) {
+        CUDA_TRY("plan", fm_cuda_plan_from_vectors(d, source->vectors, window, stream));
+    } else if (source->mask != NULL) {
+        FM_TRY(upload(d, source->mask, stream));
+        CUDA_TRY("plan", fm_cuda_plan_from_bounds(d, window, stream));
+    } else {
+        CUDA_TRY("plan", fm_cuda_plan_from_nothing(d, window, stream));
+    }
+    return FM_OK;
+}
+
+static fm_status build_plan(const fm_plan *plan, const fm_plan_source *source, void *stream) {
+    int previous;
+    FM_TRY(enter_device(plan->device.index, &previous));
+    const fm_status status = build_arrays(plan, source, stream);
+    leave_device(plan->device.index, previous);
+    return status;
+}
+
+/* ---- attention ---- */
+
+typedef struct variant {
+    int32_t head_dim;
+    int (*forward[2])(const fm_cuda_problem *, void *); /* f16, bf16 */
+    int (*backward[2])(const fm_cuda_backward_problem *, void *);
+    int (*backward_compact[2])(const fm_cuda_backward_problem *, void *);
+    int (*grad_query[2])(const fm_cuda_backward_problem *, void *);
+} variant;
+
+#define FM_VARIANT_PAIR(name, dim) \
+    { name##_f16_##dim, name##_bf16_##dim }
+#define FM_VARIANT_ROW(dim, compact)                                                                                    \
+    {dim, FM_VARIANT_PAIR(fm_sm80_forward, dim), FM_VARIANT_PAIR(fm_sm80_backward, dim), FM_VARIANT_PAIR(compact, dim), \
+     FM_VARIANT_PAIR(fm_sm80_grad_query, dim)},
+static const variant variants[] = {FM_HEAD_DIM_LIST(FM_VARIANT_ROW)};
+
+enum { VARIANTS = sizeof variants / sizeof *variants };
+
+static fm_status find_variant(const fm_problem *p, const variant **out) {
+    const int64_t needed = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
+    for (int i = 0; i < VARIANTS; i++) {
+        if (variants[i].head_dim >= needed) {
+            *out = &variants[i];
+            return FM_OK;
+        }
+    }
+    fm_fail(FM_ERROR_UNSUPPORTED, "query: head_dim (of query or value) is %lld, this build has kernels up to %d (FM_HEAD_DIMS)",
+            (long long)needed, variants[VARIANTS - 1].head_dim);
+    return FM_ERROR_UNSUPPORTED;
+}
+
+static int half_of(const fm_problem *p) { return p->query.dtype == FM_BF16; }
+
+static bool in_chunks(const fm_tensor *t) {
+    const int64_t elements = 16 / (int64_t)fm_dtype_size(t->dtype);
+    bool whole = (uintptr_t)t->data % 16 == 0 && (t->stride[3] == 1 || t->shape[3] == 1);
+    for (int i = 0; i < 3; i++) {
+        whole = whole && (t->shape[i] <= 1 || t->stride[i] % elements == 0);
+    }
+    return whole;
+}
+
+/* Strides of single elements may be anything and count as 0: kernels also form, without reading there, addresses past the end, which
+ * must keep their alignment. */
+static fm_cuda_tensor tensor_of(const fm_tensor *t) {
+    fm_cuda_tensor tensor = {.data = t->data, .in_chunks = t->data != NULL && in_chunks(t)};
+    for (int i = 0; i < 4; i++) {
+        tensor.stride[i] = t->shape[i] > 1 ? t->stride[i] : 0;
+    }
+    return tensor;
+}
+
+static int32_t heads_together(const fm_problem *p) {
+    const int64_t bytes = p->columns * (p->head_dim + p->head_dim_v) * (int64_t)fm_dtype_size(p->query.dtype);
+    const int64_t heads = fm_clamp(BYTES_TOGETHER / (bytes > 0 ? bytes : 1), 1, p->heads_kv);
+    return (int32_t)(heads * (p->heads / p->heads_kv));
+}
+
+/* Blocks of every launch, none of which has more than two for a group of rows or keys or, of row terms, one for 16 rows. */
+static fm_status check_extents(const fm_problem *p) {
+    const int64_t groups = fm_ceil_divide(p->rows > p->columns ? p->rows : p->columns, FM_PLAN_GROUP);
+    const int64_t row_blocks = fm_ceil_divide(p->rows, FM_CUDA_ROW_BLOCK);
+    const int64_t blocks = row_blocks > 2 * groups ? row_blocks : 2 * groups;
+    FM_CHECK(p->batch * p->heads <= INT32_MAX / (blocks > 0 ? blocks : 1), FM_ERROR_LIMIT,
+             "query: %lld batch items x %lld heads x %lld blocks of rows or keys pass 2^31 - 1", (long long)p->batch,
+             (long long)p->heads, (long long)blocks);
+    return FM_OK;
+}
+
+static fm_cuda_problem cuda_problem(const fm_problem *p) {
+    return (fm_cuda_problem){.plan = p->plan->on_device,
+                             .query = tensor_of(&p->query),
+                             .key = tensor_of(&p->key),
+                             .value = tensor_of(&p->value),
+                             .output = tensor_of(&p->output),
+                             .lse = p->lse,
+                             .sinks = p->sinks,
+                             .batch = (int32_t)p->batch,
+                             .rows = (int32_t)p->rows,
+                             .columns = (int32_t)p->columns,
+                             .heads = (int32_t)p->heads,
+                             .heads_kv = (int32_t)p->heads_kv,
+                             .head_dim = (int32_t)p->head_dim,
+                             .head_dim_v = (int32_t)p->head_dim_v,
+                             .heads_together = heads_together(p),
+                             .scale = p->scale,
+                             .softcap = p->softcap,
+                             .no_skip = p->no_skip,
+                             .output_is_f32 = p->output.dtype == FM_F32};
+}
+
+static fm_status forward_workspace(const fm_problem *p, size_t *bytes) {
+    FM_TRY(check_extents(p));
+    *bytes = 0;
+    return FM_OK;
+}
+
+static fm_status forward(const fm_problem *p) {
+    const fm_cuda_problem problem = cuda_problem(p);
+    const variant *v = NULL;
+    int previous, error;
+    if (p->query.dtype != FM_F32) {
+        FM_TRY(find_variant(p, &v));
+    }
+    FM_TRY(enter_device(p->query.device.index, &previous));
+    error = v == NULL ? fm_sm80_forward_f32(&problem, p->stream) : v->forward[half_of(p)](&problem, p->stream);
+    leave_device(p->query.device.index, previous);
+    CUDA_TRY("forward", error);
+    return FM_OK;
+}
+
+/* The arrays of backward's workspace, one after another; f32 queries and deterministic calls sum dQ in registers. */
+typedef struct backward_layout {
+    size_t row_terms, grad_query_sum, total;
+} backward_layout;
+
+static size_t aligned(int64_t floats) {
+    const size_t bytes = (size_t)floats * sizeof(float);
+    return (bytes + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
+}
+
+static backward_layout layout_of(const fm_backward_problem *bp) {
+    const fm_problem *p = &bp->forward;
+    const int64_t rows = p->batch * p->heads * p->rows;
+    backward_layout layout = {.row_terms = aligned(rows)};
+    layout.grad_query_sum = bp->deterministic || p->query.dtype == FM_F32 ? 0 : aligned(rows * p->head_dim);
+    layout.total = 2 * layout.row_terms + layout.grad_query_sum;
+    return layout;
+}
+
+static fm_status backward_workspace(const fm_backward_problem *bp, size_t *bytes) {
+    FM_TRY(check_extents(&bp->forward));
+    *bytes = layout_of(bp).total;
+    return FM_OK;
+}
+
+static fm_cuda_backward_problem cuda_backward_problem(const fm_backward_problem *bp) {
+    const backward_layout layout = layout_of(bp);
+    char *workspace = bp->forward.workspace;
+    const bool sums = layout.grad_query_sum > 0 && bp->grad_query.data != NULL;
+    return (fm_cuda_backward_problem){.forward = cuda_problem(&bp->forward),
+                                      .grad_output = tensor_of(&bp->grad_output),
+                                      .grad_lse = bp->grad_lse,
+                                      .grad_query = tensor_of(&bp->grad_query),
+                                      .grad_key = tensor_of(&bp->grad_key),
+                                      .grad_value = tensor_of(&bp->grad_value),
+                                      .grad_query_is_f32 = bp->grad_query.dtype == FM_F32,
+                                      .grad_key_is_f32 = bp->grad_key.dtype == FM_F32,
+                                      .grad_value_is_f32 = bp->grad_value.dtype == FM_F32,
+                                      .grad_sinks = bp->grad_sinks,
+                                      .lse2 = (float *)workspace,
+                                      .delta = (float *)(workspace + layout.row_terms),
+                                      .grad_query_sum = sums ? (float *)(workspace + 2 * layout.row_terms) : NULL};
+}
+
+/* True where blocks may take LARGE_SHARED_BYTES. FLASHMASK_CUDA_COMPACT=1 in the environment says no, for tests of the compact
+ * kernels on GPUs that do not need them. */
+static bool has_large_shared(int32_t index) {
+    int bytes = 0;
+    const char *compact = getenv("FLASHMASK_CUDA_COMPACT");
+    (void)cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
+    return bytes >= LARGE_SHARED_BYTES && (compact == NULL || compact[0] != '1');
+}
+
+static fm_status launch_half(const fm_backward_problem *bp, const fm_cuda_backward_problem *problem) {
+    const fm_problem *p = &bp->forward;
+    const variant *v;
+    FM_TRY(find_variant(p, &v));
+    const bool wants_key_value = bp->grad_key.data != NULL || bp->grad_value.data != NULL;
+    const int half = half_of(p);
+    if (wants_key_value || problem->grad_query_sum != NULL) {
+        CUDA_TRY("backward", has_large_shared(p->query.device.index) ? v->backward[half](problem, p->stream)
+                                                                     : v->backward_compact[half](problem, p->stream));
+    }
+    if (problem->grad_query_sum != NULL) {
+        CUDA_TRY("backward, dQ", fm_cuda_finish_grad_query(problem, p->query.dtype, p->stream));
+    } else if (bp->grad_query.data != NULL) {
+        CUDA_TRY("backward, dQ", v->grad_query[half](problem, p->stream));
+    }
+    return FM_OK;
+}
+
+static fm_status launch_backward(const fm_backward_problem *bp) {
+    const fm_problem *p = &bp->forward;
+    fm_cuda_backward_problem problem = cuda_backward_problem(bp);
+    if (bp->grad_key.data == NULL && bp->grad_value.data == NULL) {
+        problem.grad_query_sum = NULL; /* dQ alone is cheaper along rows */
+    }
+    CUDA_TRY("backward, row terms", fm_cuda_row_terms(&problem, p->query.dtype, p->stream));
+    if (p->query.dtype == FM_F32) {
+        CUDA_TRY("backward", fm_sm80_backward_f32(&problem, p->stream));
+    } else {
+        FM_TRY(launch_half(bp, &problem));
+    }
+    if (bp->grad_sinks != NULL) {
+        CUDA_TRY("backward, sinks", fm_cuda_grad_sinks(&problem, p->stream));
+    }
+    return FM_OK;
+}
+
+static fm_status backward(const fm_backward_problem *bp) {
+    const int32_t index = bp->forward.query.device.index;
+    int previous;
+    FM_TRY(enter_device(index, &previous));
+    const fm_status status = launch_backward(bp);
+    leave_device(index, previous);
+    return status;
+}
+
+static fm_status zero_all(const fm_backward_problem *bp) {
+    const fm_tensor *const all[] = {&bp->grad_query, &bp->grad_key, &bp->grad_value};
+    void *stream = bp->forward.stream;
+    for (int i = 0; i < 3; i++) {
+        const fm_cuda_tensor t = tensor_of(all[i]);
+        if (t.data != NULL) {
+            CUDA_TRY("zeroing", fm_cuda_zero(&t, all[i]->shape, all[i]->dtype, stream));
+        }
+    }
+    if (bp->grad_sinks != NULL && bp->forward.heads > 0) {
+        CUDA_TRY("zeroing", cudaMemsetAsync(bp->grad_sinks, 0, (size_t)bp->forward.heads * sizeof(float), (cudaStream_t)stream));
+    }
+    return FM_OK;
+}
+
+static fm_status zero_gradients(const fm_backward_problem *bp) {
+    const int32_t index = bp->forward.query.device.index;
+    int previous;
+    FM_TRY(enter_device(index, &previous));
+    const fm_status status = zero_all(bp);
+    leave_device(index, previous);
+    return status;
+}
+
+const fm_backend fm_backend_cuda_sm80 = {.id = FM_BACKEND_CUDA_SM80,
+                                         .name = "CUDA",
+                                         .device = FM_CUDA,
+                                         .uses_plan = true,
+                                         .forward_workspace = forward_workspace,
+                                         .backward_workspace = backward_workspace,
+                                         .forward = forward,
+                                         .backward = backward,
+                                         .zero_gradients = zero_gradients,
+                                         .check_device = check_device,
+                                         .check_memory = check_memory,
+                                         .build_plan = build_plan};
