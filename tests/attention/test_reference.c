@@ -238,7 +238,18 @@ static void hidden_values_may_be_anything(void **state) {
 static void visible_nan_is_not_hidden(void **state) {
     (void)state;
     test_random random = {5};
-    attention_case c = {1, 2, 3, 1, 1, 4, 4, FM_F32, LAYOUT_CONTIGUOUS, NULL, true, -1, -1, NAN, 0, false, false, false, NULL};
+    attention_case c = {.batch = 1,
+                        .rows = 2,
+                        .columns = 3,
+                        .heads = 1,
+                        .heads_kv = 1,
+                        .head_dim = 4,
+                        .head_dim_v = 4,
+                        .dtype = FM_F32,
+                        .causal = true,
+                        .window_left = -1,
+                        .window_right = -1,
+                        .scale = NAN};
     attention_inputs in = attention_inputs_make(&c, &random);
     for (int j = 0; j < 2; j++) {
         poison(&in.key, 0, j, 0);

@@ -86,6 +86,23 @@ bool test_tensor_same(const test_tensor *a, const test_tensor *b) {
     return true;
 }
 
+bool test_tensor_gaps_are_poisoned(const test_tensor *t) {
+    const size_t width = fm_dtype_size(t->view.dtype), slots = t->bytes / width;
+    if (slots == (size_t)element_count(t)) {
+        return true;
+    }
+    bool *taken = calloc(slots + 1, sizeof *taken), poisoned = true;
+    assert_non_null(taken);
+    for (int64_t i = 0; i < element_count(t); i++) {
+        taken[offset_of(t, i)] = true;
+    }
+    for (size_t i = 0; i < t->bytes; i++) {
+        poisoned = poisoned && (taken[i / width] || ((const unsigned char *)t->buffer)[i] == 0xff);
+    }
+    free(taken);
+    return poisoned;
+}
+
 test_tensor test_tensor_rows(const test_tensor *t, int64_t first, int64_t count) {
     test_tensor some = *t;
     some.buffer = NULL;

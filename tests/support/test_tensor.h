@@ -33,6 +33,9 @@ double test_tensor_largest(const test_tensor *a);
 /* Same values bit for bit, but for -0 and +0. */
 bool test_tensor_same(const test_tensor *a, const test_tensor *b);
 
+/* True if every byte of the buffer that belongs to no element is 0xff still. */
+bool test_tensor_gaps_are_poisoned(const test_tensor *tensor);
+
 /* The view of positions first .. first + count - 1 of the sequence; owns nothing. */
 test_tensor test_tensor_rows(const test_tensor *tensor, int64_t first, int64_t count);
 
