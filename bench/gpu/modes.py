@@ -1,0 +1,158 @@
+"""Questions beside the main table: is time linear in the visible tiles, what does a plan cost, what does a call launch."""
+
+import ctypes
+import random
+import time
+
+import numpy as np
+import torch
+
+from . import masks, timing
+from . import structs as c
+from .ours import DevicePlan, Ours, device_of, stream
+
+LINEAR_LENGTH = 32768
+DRAWS = 20
+MOST_DOCUMENTS = 20
+BUILD_LENGTHS = (32768, 131072)
+BUILD_MASKS = ("causal", "causal_document", "share_question", "global_sliding_window", "random_eviction")
+BUILD_HEADS = 8  # of random eviction
+UPLOADS = 5
+BUILD_UPDATES = 20  # in one timed sample, so that launches queue up
+NOT_ATTENTION = ("memcpy", "memset", "plan", "fill", "elementwise")
+
+
+# ---- linear --------------------------------------------------------------------------------------------------------------
+
+
+def draw_documents(generator, length):
+    """2 .. 20 documents with ends anywhere."""
+    count = generator.randint(2, MOST_DOCUMENTS)
+    ends = [0] + sorted(generator.sample(range(1, length), count - 1)) + [length]
+    return [b - a for a, b in zip(ends[:-1], ends[1:])]
+
+
+def fit(tiles, ms):
+    """ms = a + b * tiles: a, b, R^2 and the largest deviation as a share of the fitted time."""
+    b, a = np.polyfit(tiles, ms, 1)
+    fitted = a + b * np.asarray(tiles)
+    residual = np.asarray(ms) - fitted
+    r2 = 1 - (residual**2).sum() / ((ms - np.mean(ms)) ** 2).sum()
+    return {"constant_ms": float(a), "ms_per_tile": float(b), "r2": float(r2), "worst": float(np.abs(residual / fitted).max())}
+
+
+def linear(library, arguments, make_inputs, report):
+    inputs, product = make_inputs(arguments, LINEAR_LENGTH), timing.Product("cuda")
+    generator, draws = random.Random(arguments.seed), []
+    for _ in range(DRAWS):
+        lengths = draw_documents(generator, LINEAR_LENGTH)
+        case = masks.Case("draw", library.documents(lengths, True), LINEAR_LENGTH)
+        ours = Ours(library, inputs, case, arguments)
+        times = timing.measure(product, {"forward": ours.forward, "backward": ours.backward}, arguments).times
+        own = case.own_tiles["full"] + case.own_tiles["partial"]
+        draws.append({"documents": len(lengths), "tiles_128": case.visible_tiles, "tiles_own": own,
+                      **{f"{d}_ms": t.median for d, t in times.items()}})
+        del ours
+    fits = {f"{d}, {tiles}": fit([x[tiles] for x in draws], [x[f"{d}_ms"] for x in draws])
+            for d in ("forward", "backward") for tiles in ("tiles_128", "tiles_own")}
+    report.write({"record": "linear", "length": LINEAR_LENGTH, "draws": draws, "fits": fits})
+    print(f"{DRAWS} causal document masks of {LINEAR_LENGTH} tokens, ms = a + b * visible tiles of a plane")
+    for name, f in fits.items():
+        print(f"  {name:<20} a {f['constant_ms']:8.4f} ms  b {1e3 * f['ms_per_tile']:8.4f} us  R^2 {f['r2']:.5f}  "
+              f"worst deviation {100 * f['worst']:.2f} %")
+
+
+# ---- build ---------------------------------------------------------------------------------------------------------------
+
+
+def upload_seconds(library, mask, backend):
+    """Wall time of fm_plan_create_device from a host mask, median; bytes of the plan."""
+    shape, options, size = mask.shape, c.PlanOptions(backend=backend), ctypes.c_size_t()
+    intervals = max(1, library.dll.fm_mask_interval_count(mask.handle))
+    library.call("fm_plan_device_bytes", shape, intervals, ctypes.byref(options), ctypes.byref(size))
+    buffer = torch.empty(size.value, dtype=torch.uint8, device="cuda")
+    seconds = []
+    for _ in range(UPLOADS):
+        handle = ctypes.c_void_p()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        library.call("fm_plan_create_device", mask.handle, ctypes.byref(options), device_of(buffer), buffer.data_ptr(), size.value,
+                     stream(), ctypes.byref(handle))
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+        library.dll.fm_plan_free(handle)
+    return float(np.median(seconds)), size.value
+
+
+def compiled_block_mask(vectors):
+    """Milliseconds of torch.compile(create_block_mask), compiled before; None where it fails."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    from .rivals import BLOCK, FlexGroup
+
+    batch, heads, length, count = vectors.shape
+    group = FlexGroup(batch, heads, length, count // 2, vectors.device)
+    group.load(vectors)
+    build = torch.compile(create_block_mask, dynamic=False)
+    try:
+        times = []
+        for _ in range(UPLOADS):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            build(group.mask_mod, batch, heads, length, length, "cuda", BLOCK)
+            torch.cuda.synchronize()
+            times.append(1e3 * (time.perf_counter() - start))
+        return float(np.median(times[1:]))
+    except RuntimeError:
+        return None
+
+
+def build(library, arguments, make_inputs, report):
+    product = timing.Product("cuda")
+    print("plan from vectors on the GPU; from a host mask; FlexAttention's compiled create_block_mask (first mask alone)")
+    for length in BUILD_LENGTHS:
+        for name in BUILD_MASKS:
+            mask = library.benchmark_mask(name, length, 1, BUILD_HEADS)
+            vectors = torch.from_numpy(mask.vectors()).cuda()
+            plan = DevicePlan(library, vectors, length, arguments.backend)
+
+            def updates():
+                for _ in range(BUILD_UPDATES):
+                    plan.update()
+
+            ms = timing.measure(product, {"updates": updates}, arguments).times["updates"].median / BUILD_UPDATES
+            seconds, size = upload_seconds(library, mask, arguments.backend)
+            wants_flex = name == BUILD_MASKS[0] and "flex" in arguments.rivals.split(",")
+            flex_ms = compiled_block_mask(vectors) if wants_flex else None
+            report.write({"record": "build", "mask": name, "length": length, "planes": vectors.shape[0] * vectors.shape[1],
+                          "update_ms": ms, "from_host_mask_ms": 1e3 * seconds, "plan_bytes": size, "flex_ms": flex_ms})
+            print(f"  {length:>7} {name:<22} {vectors.shape[1]:>2} heads  {ms:8.4f} ms  {1e3 * seconds:8.3f} ms  {size:>9} bytes"
+                  + (f"  flex {flex_ms:.3f} ms" if flex_ms is not None else ""))
+
+
+# ---- profile -------------------------------------------------------------------------------------------------------------
+
+
+def launched(call):
+    """(name, microseconds) of all that the GPU ran for one call."""
+    call()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    return [(e.name, e.device_time_total) for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+
+
+def profile(library, arguments, make_inputs, report):
+    length = arguments.lengths[0]
+    inputs = make_inputs(arguments, length)
+    case = masks.build(library, "causal_document", length, arguments.tokens // length, arguments.kv_heads)
+    ours = Ours(library, inputs, case, arguments)
+    for name in ("forward", "backward", "built_forward"):
+        kernels = launched(getattr(ours, name))
+        foreign = [k for k, _ in kernels if any(word in k.lower() for word in NOT_ATTENTION)]
+        report.write({"record": "profile", "call": name, "kernels": [{"name": k, "us": us} for k, us in kernels]})
+        verdict = "attention alone" if kernels and not foreign else f"not attention: {', '.join(foreign) or 'nothing'}"
+        print(f"{name}: {len(kernels)} kernels; {verdict}")
+        for kernel, us in kernels:
+            print(f"  {us:10.1f} us  {kernel[:100]}")
