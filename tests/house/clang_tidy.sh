@@ -5,7 +5,7 @@
 set -eu
 cd "$1"
 status=0
-findings=$(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' "$2/compile_commands.json" | sort -u |
+findings=$(sed -n 's/^ *"file": "\(.*\.c\)",\{0,1\}$/\1/p' "$2/compile_commands.json" | sort -u |
     xargs -P 2 -n 1 clang-tidy -p "$2" --quiet 2>&1) || status=$?
 echo "$findings" | grep -vE '^([0-9]+ warnings? generated\.)?$' || true
 exit $status

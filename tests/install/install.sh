@@ -10,7 +10,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 if [ "$kind" = static ]; then
-    cmake -S "$repository" -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DFM_CLI=OFF -DFM_TESTS=OFF
+    cmake -S "$repository" -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DFM_CUDA=OFF -DFM_CLI=OFF -DFM_TESTS=OFF
     cmake --build "$work/build"
     build=$work/build
 fi
