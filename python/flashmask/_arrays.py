@@ -1,0 +1,83 @@
+"""Arrays of numbers that callers pass: NumPy arrays, nested lists, CPU tensors of any framework that NumPy can read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+LIMITS: dict[Any, tuple[int, int]] = {np.int32: (-(2**31), 2**31 - 1), np.int64: (-(2**63), 2**63 - 1)}
+
+
+def on_host(values: Any, name: str) -> np.ndarray:
+    """values as a NumPy array, without a copy where it can be."""
+    device = getattr(values, "device", None)
+    kind = getattr(device, "type", "cpu")
+    if kind != "cpu":
+        raise ValueError(f"{name} is on {device}; masks are built from host memory: pass {name}.cpu()")
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name} is a {type(values).__name__} that NumPy cannot read: {error}") from None
+    return array
+
+
+def integers(values: Any, name: str, rank: int | None = None, dtype: type = np.int32) -> np.ndarray:
+    """values as a C-contiguous array of int32 or int64. TypeError unless they are integers, ValueError where one does not fit or
+    the number of dimensions is another."""
+    array = on_host(values, name)
+    if array.size == 0 and array.dtype == np.float64 and not hasattr(values, "dtype"):
+        array = array.astype(dtype)  # NumPy takes an empty list for floats
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} has dtype {array.dtype}, needs integers")
+    check_rank(array, name, rank)
+    if array.dtype.itemsize > np.dtype(dtype).itemsize or array.dtype.kind == "u":
+        low, high = LIMITS[dtype]
+        if array.size and (int(array.min()) < low or int(array.max()) > high):
+            raise ValueError(f"{name} has values {array.min()} .. {array.max()}, needs {low} .. {high}")
+    return array.astype(dtype, order="C", copy=False)
+
+
+def booleans(values: Any, name: str, rank: int | None = None) -> np.ndarray:
+    """values as C-contiguous uint8, nonzero = True. TypeError for floats: an additive mask has 0 where a Boolean one has True."""
+    array = on_host(values, name)
+    if array.dtype.kind not in "biu":
+        raise TypeError(f"{name} has dtype {array.dtype}, needs bool or integers (an additive mask: pass `additive == 0`)")
+    check_rank(array, name, rank)
+    one_byte = array if array.dtype.itemsize == 1 else array != 0
+    return one_byte.astype(one_byte.dtype, order="C", copy=False).view(np.uint8)
+
+
+def check_rank(array: np.ndarray, name: str, rank: int | None) -> None:
+    if rank is not None and array.ndim != rank:
+        raise ValueError(f"{name} has shape {list(array.shape)}, needs {rank} dimension{'s' if rank != 1 else ''}")
+
+
+def int64s(values: Any, name: str) -> np.ndarray:
+    """A list of lengths or offsets: int64, one dimension."""
+    return integers(values, name, 1, np.int64)
+
+
+def pair(first: np.ndarray, second: np.ndarray, names: str) -> None:
+    if first.shape != second.shape:
+        raise ValueError(f"{names} have shapes {list(first.shape)} and {list(second.shape)}, which must be equal")
+
+
+def address(array: np.ndarray | None) -> int | None:
+    return None if array is None else array.ctypes.data
+
+
+def whole(value: Any, name: str) -> int:
+    """One integer that the library can take: TypeError for anything else, bool included."""
+    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} is {value!r}, needs an integer")
+    number = value.__index__()
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{name} is {number}, needs -2^63 .. 2^63 - 1")
+    return number
+
+
+def flag(value: Any, name: str) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} is {value!r}, needs True or False")
+    return bool(value)
