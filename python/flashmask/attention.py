@@ -1,0 +1,73 @@
+"""flashmask.attention, for torch tensors and NumPy arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._arrays import flag
+from .plan import window
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any = None,
+    *,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    sinks: Any = None,
+    window_size: tuple[int, int] = (-1, -1),
+    deterministic: bool = False,
+    return_lse: bool = False,
+    layout: str = "bshd",
+) -> Any:
+    """softmax(softmax_scale * Q K^T, masked) V, exact, in memory linear in the length.
+
+    query [B, Sq, Hq, D], key [B, Sk, Hkv, D], value [B, Sk, Hkv, Dv] with layout "bshd"; [B, Hq, Sq, D] and so on with "bhsd".
+    Any strides, nothing is copied. Hq is a multiple of Hkv. D and Dv: 1 .. 256, on a GPU multiples of 8. dtype: float32, float16,
+    bfloat16, on the CPU also float64 (slow, for checks). Under torch.autocast inputs that are not float64 get its dtype.
+
+    mask: a Mask or DeviceMask of batch 1 or B, heads 1, Hkv or Hq, Sq rows and Sk columns; None: everything is visible.
+    causal, window_size (left, right): intersected with the mask. With i' = i + Sk - Sq, row i sees keys up to i' with causal, and
+      keys i' - left .. i' + right with a window; -1 is unlimited.
+    softmax_scale: None is 1 / sqrt(D). softcap > 0: scores become softcap * tanh(score / softcap), before the mask.
+    sinks [Hq]: one more logit for each query head in the denominator of softmax. deterministic: the same bits of gradients on
+      every run on a GPU, slower; always so on the CPU, and with torch.use_deterministic_algorithms.
+
+    Returns output [B, Sq, Hq, Dv], "bhsd": [B, Hq, Sq, Dv]; with return_lse also lse, float32 [B, Hq, Sq]: the natural logarithm of
+    the sum of exp(score) over visible keys, without the sink. Rows that see no key have output 0 and lse -inf. Gradients flow to
+    query, key, value and sinks, also from lse; gradients of gradients are not implemented.
+
+    On a GPU the call runs on the current stream and waits for nothing, but when it first sees a Mask, which it uploads. Layers
+    that share a mask object share what is prepared of it. Inside a CUDA graph use a DeviceMask, or a Mask that attention has seen
+    before on that GPU with the same causal and window_size, and keep it as long as the graph.
+
+    Errors: ValueError (shapes, sizes, values), TypeError (dtypes, kinds of argument), NotImplementedError (not in this build),
+    MemoryError (limits), RuntimeError (devices, CUDA).
+    """
+    if isinstance(query, np.ndarray):
+        from . import numpy_attention
+
+        more = {"causal": causal, "softmax_scale": softmax_scale, "softcap": softcap, "sinks": sinks}
+        more.update(window_size=window_size, return_lse=return_lse, layout=layout)
+        return numpy_attention.attention(query, key, value, mask, **more)
+    from . import torch_attention
+
+    if layout not in ("bshd", "bhsd"):
+        raise ValueError(f"layout is {layout!r}, needs 'bshd' (batch, sequence, heads, head_dim) or 'bhsd'")
+    flags = checked_flags(causal, window_size)
+    options = softmax_scale, softcap, sinks, flag(deterministic, "deterministic"), return_lse, layout == "bhsd"
+    return torch_attention.attention(query, key, value, mask, flags, *options)
+
+
+def checked_flags(causal: Any, window_size: Any) -> tuple[bool, int, int]:
+    """(causal, left, right). Plain values pass without the calls, which torch.compile of torch 2.4 cannot trace."""
+    if isinstance(causal, bool) and isinstance(window_size, tuple) and len(window_size) == 2:
+        left, right = window_size
+        if isinstance(left, int) and isinstance(right, int):
+            return causal, left, right
+    return flag(causal, "causal"), *window(window_size)

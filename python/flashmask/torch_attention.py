@@ -1,0 +1,107 @@
+"""flashmask.attention on torch tensors: arguments, layouts, and plans that layers share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from . import torch_masks as masks
+from . import torch_ops
+from .device_mask import DeviceMask
+from .mask import Mask
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask | DeviceMask | None, flags: masks.Flags, scale: float | None,
+    softcap: float, sinks: Tensor | None, deterministic: bool, return_lse: bool, heads_first: bool,
+) -> Any:  # fmt: skip
+    """See flashmask.attention. flags: causal, window left, window right."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__}, needs a torch tensor as the others, or all NumPy arrays")
+    if torch.is_autocast_enabled(query.device.type):
+        query, key, value = cast(query, key, value)
+    if heads_first:
+        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    if sinks is not None:
+        sinks = logits(sinks)
+    vectors, form = mask_tensor(mask, query, flags)
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+    output, lse = torch_ops.apply(query, key, value, sinks, vectors, form, *flags, scale, softcap, deterministic, False)
+    if heads_first:
+        output = output.transpose(1, 2)
+    return (output, lse) if return_lse else output
+
+
+def cast(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+    """The rule of autocast: all inputs have its dtype, but float64 stays."""
+    dtype = torch.get_autocast_dtype(query.device.type)
+    return [t if t.dtype == torch.float64 or not t.is_floating_point() else t.to(dtype) for t in (query, key, value)]
+
+
+def logits(sinks: Any) -> Tensor:
+    if not isinstance(sinks, Tensor):
+        raise TypeError(f"sinks are a {type(sinks).__name__}, need a torch tensor")
+    return sinks.float().contiguous()
+
+
+def mask_tensor(mask: Any, query: Tensor, flags: masks.Flags) -> tuple[Tensor | None, list[int]]:
+    """What the operators take of a mask: a tensor and its form. See torch_masks."""
+    if mask is None:
+        return None, []
+    if isinstance(mask, Mask):
+        if query.is_cuda:
+            return plan_of_mask(mask, query.device, flags), list(mask._form)
+        if torch.compiler.is_compiling():
+            return torch_ops.ops.hold(torch.as_tensor(mask._token)), []
+        return masks.hold(mask), []
+    if not isinstance(mask, DeviceMask):
+        hint = "; see Mask.from_dense and DeviceMask.from_startend_row_indices" if isinstance(mask, Tensor) else ""
+        raise TypeError(f"mask is a {type(mask).__name__}, needs a flashmask.Mask or flashmask.DeviceMask{hint}")
+    v = mask.vectors
+    if v.device != query.device:
+        raise RuntimeError(f"mask is on {v.device}, query is on {query.device}: pass mask.to(query.device)")
+    if not query.is_cuda:
+        return v, [mask.rows, mask.format, int(mask.causal)]
+    return plan_of_vectors(mask, flags), masks.vectors_form(v, mask.rows, mask.format, mask.causal)
+
+
+# ---- plans on a GPU ----
+# A plan is kept for each stream that used it: calls on a stream run after its own build, and its memory goes back to that
+# stream. The backward pass keeps the plan that the forward pass took. Plans of vectors belong to the tensor that holds them, so
+# that layers may wrap it in a DeviceMask each; those of a Mask to the Mask.
+
+_vector_plans = WeakTensorKeyDictionary()  # tensor -> {(stream, what the plan was made with): (version of the tensor, plan)}
+
+
+def plan_of_mask(mask: Mask, device: torch.device, flags: masks.Flags) -> Tensor:
+    if torch.compiler.is_compiling():
+        return torch_ops.ops.plan_from_mask(torch.as_tensor(mask._token), device, list(mask._form), *flags)
+    plans = mask._device_plans
+    place = device, masks.stream_of(device), flags
+    plan = plans.get(place)
+    if plan is None and torch.cuda.is_current_stream_capturing():
+        # Whoever captures has waited for earlier work, and a host mask never changes: any stream's plan will do.
+        plan = next((p for where, p in list(plans.items()) if where[0] == device and where[2] == flags), None)
+    if plan is None:
+        plan = plans[place] = masks.plan_from_mask(mask, device, flags)
+    return plan
+
+
+def plan_of_vectors(mask: DeviceMask, flags: masks.Flags) -> Tensor:
+    v = mask.vectors
+    arguments = v, mask.rows, mask.format, mask.causal, *flags
+    if torch.compiler.is_compiling():
+        return torch_ops.ops.plan_from_vectors(*arguments)
+    if torch.cuda.is_current_stream_capturing() or v.is_inference():
+        # A replay must read the vectors again; changes of inference tensors are not counted.
+        return torch_ops.ops.plan_from_vectors(*arguments)
+    plans = _vector_plans.setdefault(v, {})
+    place = masks.stream_of(v.device), arguments[1:]
+    known = plans.get(place)
+    if known is None or known[0] != v._version:
+        known = plans[place] = v._version, torch_ops.ops.plan_from_vectors(*arguments)
+    return known[1]

@@ -1,0 +1,177 @@
+"""torch.compile(fullgraph=True): one graph for all masks of a shape."""
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+from torch_cases import DEVICES, Shape, document_ends, inputs, like, startend
+
+from flashmask import DeviceMask, Mask, attention, torch_attention
+
+LENGTHS = [[30, 35], [64, 1], [10, 20, 35], [65]]
+
+
+def mask_of(kind, lengths, device):
+    return Mask.documents(lengths, causal=True) if kind is Mask else startend(document_ends(lengths), device)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
+def compiled(function, backend="aot_eager", **options):
+    return torch.compile(function, fullgraph=True, backend=backend, **options)
+
+
+def step(run, tensors, grad):
+    output = run(*tensors)
+    return output, torch.autograd.grad(output, tensors, grad)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", [Mask, DeviceMask])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_new_contents_do_not_recompile(backend, kind, device):
+    """https://github.com/pytorch/pytorch/issues/141486 https://github.com/meta-pytorch/attention-gym/issues/159"""
+    tensors = inputs(Shape(), device=device)
+    grad = like(attention(*tensors), 1)
+
+    def two_layers(q, k, v, mask):
+        x = attention(q * 2, k, v, mask, causal=True, deterministic=True)
+        return attention(q, k, x.mean(2, keepdim=True).expand(2, 65, 2, 24), mask, deterministic=True) + x
+
+    run = compiled(two_layers, backend)
+    for lengths in LENGTHS:  # a new object each time
+        mask = mask_of(kind, lengths, device)
+        with torch._dynamo.config.patch(error_on_recompile=lengths is not LENGTHS[0]):
+            output, grads = step(lambda *t: run(*t, mask), tensors, grad)
+        expected, expected_grads = step(lambda *t: two_layers(*t, mask), tensors, grad)
+        torch.testing.assert_close(output, expected)
+        for ours, other in zip(grads, expected_grads):
+            torch.testing.assert_close(ours, other)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_vectors_changed_in_place(device):
+    q, k, v = inputs(Shape(), device=device, requires_grad=False)
+    mask = mask_of(DeviceMask, LENGTHS[0], device)
+    run = compiled(lambda q, k, v, mask: attention(q, k, v, mask))
+    for lengths in LENGTHS:
+        mask.vectors.copy_(torch.from_numpy(document_ends(lengths)).reshape(1, 1, -1, 1))
+        with torch._dynamo.config.patch(error_on_recompile=lengths is not LENGTHS[0]):
+            torch.testing.assert_close(run(q, k, v, mask), attention(q, k, v, Mask.documents(lengths, causal=True)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_mask_with_a_fallback(backend, device):
+    tensors = inputs(Shape(), device=device)
+    grad = like(attention(*tensors), 1)
+    run = compiled(lambda q, k, v, mask: attention(q, k, v, mask), backend)
+    for seed in range(3):
+        masks = [Mask.random_sparse(65, 65, density=0.4, seed=seed)]
+        expected, expected_grads = step(lambda *t: attention(*t, masks[0]), tensors, grad)
+        with torch._dynamo.config.patch(error_on_recompile=seed > 0):
+            output = run(*tensors, masks.pop())  # backward has what it needs
+        grads = torch.autograd.grad(output, tensors, grad)
+        torch.testing.assert_close(output, expected)
+        for ours, other in zip(grads, expected_grads):
+            torch.testing.assert_close(ours, other)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", [Mask, DeviceMask])
+def test_lengths_that_vary(kind, device):
+    """The second length makes them symbols; further ones find that graph."""
+    run = compiled(lambda q, k, v, mask: attention(q, k, v, mask))
+    for n, rows in enumerate([65, 100, 33, 200, 129]):
+        shape = Shape(rows=rows, columns=rows)
+        q, k, v = inputs(shape, device=device, requires_grad=False)
+        mask = mask_of(kind, [20, rows - 20], device)
+        with torch._dynamo.config.patch(error_on_recompile=n > 1):
+            torch.testing.assert_close(run(q, k, v, mask), attention(q, k, v, mask))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_options(layout, device):
+    tensors = inputs(Shape(), torch.bfloat16, device)
+    if layout == "bhsd":
+        tensors = [t.detach().transpose(1, 2).requires_grad_() for t in tensors]
+    sinks = torch.linspace(-1, 1, 4, device=device).requires_grad_()
+    mask = mask_of(Mask, LENGTHS[0], device)
+
+    def run(q, k, v, sinks):
+        options = {"softcap": 2.0, "softmax_scale": 0.3, "window_size": (20, 0), "deterministic": True}
+        output, lse = attention(q, k, v, mask, sinks=sinks, return_lse=True, layout=layout, **options)
+        return output.float().square().sum() + lse.sum()
+
+    expected = torch.autograd.grad(run(*tensors, sinks), (*tensors, sinks))
+    for ours, other in zip(torch.autograd.grad(compiled(run)(*tensors, sinks), (*tensors, sinks)), expected):
+        torch.testing.assert_close(ours, other)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_checkpoint(device):
+    tensors = inputs(Shape(), device=device)
+    mask = mask_of(Mask, LENGTHS[0], device)
+    grad = like(attention(*tensors), 1)
+
+    def layer(q, k, v, mask):
+        return attention(q, k, v, mask, deterministic=True)
+
+    run = compiled(lambda q, k, v, mask: checkpoint(layer, q, k, v, mask, use_reentrant=False))
+    expected, expected_grads = step(lambda *t: layer(*t, mask), tensors, grad)
+    output, grads = step(lambda *t: run(*t, mask), tensors, grad)
+    torch.testing.assert_close(output, expected)
+    assert all(torch.equal(a, b) for a, b in zip(grads, expected_grads))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_autocast(device):
+    tensors = inputs(Shape(), device=device)
+
+    def run(q, k, v):
+        with torch.autocast(device, dtype=torch.bfloat16):
+            return attention(q, k, v, causal=True)
+
+    output = compiled(run)(*tensors)
+    assert output.dtype == torch.bfloat16 and torch.equal(output, run(*tensors))
+
+
+def test_plans_of_a_gpu():
+    """How graphs for a GPU take masks, on a machine that may have none: the graph is made and not run."""
+    graphs = []
+
+    def keep(graph, _):
+        graphs.append([node.target for node in graph.graph.nodes if node.op == "call_function"])
+        return lambda *_: (torch.zeros(1),)
+
+    def of_mask(x, mask):
+        return torch_attention.plan_of_mask(mask, torch.device("cuda", 0), (True, -1, -1))
+
+    def of_vectors(x, mask):
+        return torch_attention.plan_of_vectors(mask, (True, -1, -1))
+
+    for function, kind in ((of_mask, Mask), (of_vectors, DeviceMask)):
+        run = compiled(function, keep)
+        for n, lengths in enumerate([[30, 35], [65], [50, 50], [20, 100], [3, 300]]):
+            rows = sum(lengths)
+            with torch._dynamo.config.patch(error_on_recompile=n not in (0, 2)):  # the second length makes a symbol
+                run(torch.zeros(rows), mask_of(kind, lengths, "cpu"))
+    operators = torch.ops.flashmask.plan_from_mask, torch.ops.flashmask.plan_from_vectors
+    assert len(graphs) == 4 and all(operators[n // 2] in graph for n, graph in enumerate(graphs))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_cuda_graphs_of_inductor():
+    """mode="reduce-overhead" replays what it captured: the plan is built anew in each replay."""
+    q, k, v = inputs(Shape(), torch.bfloat16, "cuda", requires_grad=False)
+    run = compiled(lambda q, k, v, mask: attention(q, k, v, mask), "inductor", mode="reduce-overhead")
+    for kind in (DeviceMask, Mask):
+        for lengths in LENGTHS * 2:
+            torch.compiler.cudagraph_mark_step_begin()
+            output = run(q, k, v, mask_of(kind, lengths, "cuda")).clone()
+            assert torch.equal(output, attention(q, k, v, Mask.documents(lengths, causal=True)))

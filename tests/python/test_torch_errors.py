@@ -1,0 +1,143 @@
+"""Bad input gets a clear exception and never an answer."""
+
+import pickle
+
+import pytest
+import torch
+from torch_cases import DEVICES, Shape, document_ends, inputs, startend
+
+from flashmask import DeviceMask, Mask, attention, torch_masks
+
+MASK = Mask.causal(65)
+
+
+def raises(kind, match, *args, **options):
+    with pytest.raises(kind, match=match):
+        attention(*args, **options)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_mask_of_another_length(device):
+    """https://github.com/meta-pytorch/attention-gym/issues/34 https://github.com/pytorch/pytorch/issues/139462
+    https://github.com/facebookresearch/xformers/issues/1122"""
+    q, k, v = inputs(Shape(), device=device)
+    for mask in (Mask.causal(256), startend(document_ends([256]), device)):
+        raises(ValueError, "mask.* 256 rows, query has 65", q, k, v, mask)
+        raises(ValueError, "mask.* 256 rows, query has 65", q, k[:, :20], v[:, :20], mask)
+    raises(ValueError, "mask.* 65 columns, key has 20", q, k[:, :20], v[:, :20], MASK)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_counts(device):
+    q, k, v = inputs(Shape(), device=device)
+    raises(ValueError, "mask.* 3 batch items, needs 1 or query's 2", q, k, v, Mask.stack_batch([MASK] * 3))
+    raises(ValueError, "mask.* 3 heads, needs 1, key's 2 or query's 4", q, k, v, MASK.repeat_heads(3))
+    raises(ValueError, "key: has 2 heads, of which query's 3", q[:, :, :3], k, v)
+    raises(ValueError, "value: shape", q, k, v[:, :64])
+    raises(ValueError, "key: shape", q, k[..., :8], v)
+    raises(ValueError, "key: shape", q, k[:1], v)
+    raises(ValueError, "query: has 3 dimensions, needs 4", q[0], k, v)
+    wide = inputs(Shape(dim=264), device=device)
+    raises(ValueError, "query: head_dim is 264", *wide)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_head_dims_of_a_gpu():
+    """https://github.com/unslothai/unsloth/issues/4036"""
+    raises(ValueError, "query: head_dim is 31, .* multiple of 8", *inputs(Shape(dim=31), device="cuda"))
+    raises(TypeError, "f64", *inputs(Shape(), torch.float64, "cuda"))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_dtypes(device):
+    q, k, v = inputs(Shape(), device=device)
+    raises(TypeError, "key: dtype is bf16, needs f32", q, k.bfloat16(), v)
+    raises(TypeError, "query: dtype is torch.int32", *(t.detach().int() for t in (q, k, v)))
+    raises(TypeError, "query: dtype is torch.complex64", *(t.detach().to(torch.complex64) for t in (q, k, v)))
+
+
+def test_kinds():
+    q, k, v = inputs(Shape())
+    raises(TypeError, "key is a ndarray", q, k.detach().numpy(), v)
+    raises(TypeError, "query is a list", [1.0], k, v)
+    raises(TypeError, "mask is a Tensor.*Mask.from_dense", q, k, v, torch.ones(65, 65, dtype=torch.bool))
+    raises(TypeError, "mask is a str", q, k, v, "causal")
+    raises(ValueError, "layout is 'sbhd'", q, k, v, layout="sbhd")
+    raises(TypeError, "causal is 1", q, k, v, causal=1)
+    raises(TypeError, "window_size is 3", q, k, v, window_size=3)
+    raises(TypeError, "window_size", q, k, v, window_size=(1.5, 0))
+    raises(TypeError, "sinks are a list", q, k, v, sinks=[0.0] * 4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_values(device):
+    q, k, v = inputs(Shape(), device=device)
+    raises(ValueError, "window_left", q, k, v, window_size=(-2, 0))
+    raises(ValueError, "softcap", q, k, v, softcap=-1.0)
+    raises(ValueError, "softmax_scale", q, k, v, softmax_scale=float("inf"))
+    raises(ValueError, "softmax_scale", q, k, v, softmax_scale=float("nan"))
+    raises(ValueError, "sinks: have shape", q, k, v, sinks=torch.zeros(3, device=device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_vectors(device):
+    ends = torch.from_numpy(document_ends([30, 35])).reshape(1, 1, -1, 1).to(device)
+    from_startend = DeviceMask.from_startend_row_indices
+    for wrong, kind, match in [
+        (ends.long(), TypeError, "torch.int64, needs torch.int32"),
+        (ends.float().requires_grad_(), TypeError, "torch.float32, needs torch.int32"),
+        (ends[0], ValueError, "needs 4 dimensions"),
+        (ends.expand(1, 1, 65, 3), ValueError, "1 or 2 with causal"),
+        ([[1]], TypeError, "is a list"),
+    ]:
+        with pytest.raises(kind, match=match):
+            from_startend(wrong, causal=True)
+    with pytest.raises(ValueError, match="2 or 4 without causal"):
+        from_startend(ends, causal=False)
+    with pytest.raises(ValueError, match="5 a key"):
+        DeviceMask.from_intervals(torch.zeros(1, 1, 5, 65, 2, dtype=torch.int32))
+    with pytest.raises(ValueError, match="shapes"):
+        DeviceMask.from_fms_fme(ends[0, 0, :, 0], ends[0, 0, :9, 0])
+
+
+def test_vectors_out_of_range():
+    """On the CPU contents are checked; on a GPU they are clamped."""
+    q, k, v = inputs(Shape())
+    pairs = torch.tensor([5, 3], dtype=torch.int32).expand(1, 1, 1, 65, 2)
+    raises(ValueError, "start", q, k, v, DeviceMask.from_intervals(pairs))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_devices():
+    """https://github.com/flashinfer-ai/flashinfer/issues/452"""
+    q, k, v = inputs(Shape(), device="cuda")
+    raises(RuntimeError, "mask is on cpu, query is on cuda:0", q, k, v, startend(document_ends([65])))
+    raises(RuntimeError, "mask is on cuda:0, query is on cpu", q.cpu(), k.cpu(), v.cpu(), startend(document_ends([65]), "cuda"))
+    raises(RuntimeError, "key: is on device", q, k.cpu(), v)
+    raises(RuntimeError, "sinks: are on cpu", q, k, v, sinks=torch.zeros(4))
+
+
+def test_operators_alone():
+    """Callers of the operators get messages too."""
+    q, k, v = inputs(Shape())
+    rest = False, -1, -1, None, 0.0, False, False
+    for mask, form, match in [
+        (torch.zeros(65, 65, dtype=torch.bool), [], "needs vectors"),
+        (torch.zeros(1, 1, 65, 1, dtype=torch.int32), [], "needs vectors"),
+        (torch.zeros(1, 1, 65, 3, dtype=torch.int32), [65, 2, 0], "need 2, 4, 6 or 8"),
+        (torch.zeros(1, 1, 65, 2, dtype=torch.int32), [64, 2, 0], "64 rows"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            torch.ops.flashmask.forward(q, k, v, None, mask, form, *rest)
+    with pytest.raises(TypeError, match="sinks: dtype"):
+        torch.ops.flashmask.forward(q, k, v, torch.zeros(4).double(), None, [], *rest)
+    with pytest.raises(RuntimeError, match="token 0 names no mask"):
+        torch.ops.flashmask.hold(torch.tensor(0))
+    with pytest.raises(NotImplementedError, match="bitmap|column|key"):
+        torch_masks.hold(Mask.random_sparse(65, 65, density=0.4, seed=1).vectors())
+
+
+def test_a_token_does_not_travel():
+    """Pickled masks are new masks."""
+    copy = pickle.loads(pickle.dumps(MASK))
+    assert copy == MASK and int(copy._token) != int(MASK._token)
