@@ -1,0 +1,45 @@
+"""Attention with column-wise masks: exact, on CPUs and NVIDIA GPUs, in memory linear in the length.
+
+Importing this module needs NumPy alone; what needs torch is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from . import _lib
+from .attention import attention
+from .mask import Mask
+from .packing import Packing, pack, pack_questions
+
+_version = _lib.dll.fm_version()
+__version__ = f"{_version // 10000}.{_version // 100 % 100}.{_version % 100}"
+
+# Names that are imported on first use: the module that has them.
+_LAZY: dict[str, str] = {
+    "DeviceMask": "device_mask",
+    "FlashMaskAttention": "paddle",
+    "FlashMaskRepresentation": "paddle",
+    "flashmask_attention": "paddle",
+    "KTOCollator": "collate",
+    "PreferenceCollator": "collate",
+    "SFTCollator": "collate",
+    "batch_mask": "collate",
+    "stack_rows": "collate",
+}
+
+__all__ = ["Mask", "Packing", "attention", "pack", "pack_questions", *_LAZY]
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module 'flashmask' has no attribute '{name}'")
+    value = getattr(importlib.import_module(f".{module}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
