@@ -7,9 +7,25 @@
 
 #include "support/cmocka_all.h"
 #include "support/expect.h"
+#include "support/simple_case.h"
 
 static const fm_device device = {FM_CUDA, 0};
 enum { BLOCK_BYTES = 2048 /* of a bitmap block, flashmask.h */ };
+
+/* ---- cases -------------------------------------------------------------------------------------------------------- */
+
+attention_case device_half_case(int64_t batch, int64_t rows, int64_t columns, int64_t heads, int64_t heads_kv, int64_t head_dim) {
+    attention_case c = simple_case(batch, rows, columns, heads, heads_kv, device_head_dim(head_dim));
+    c.dtype = FM_BF16;
+    c.is_gpu = true;
+    return c;
+}
+
+fm_mask *device_documents(const int32_t *cu_q, const int32_t *cu_k, int64_t documents, bool causal, int64_t Sq, int64_t Sk) {
+    fm_mask *mask = NULL;
+    succeed(fm_mask_from_cu_seqlens(cu_q, cu_k, documents, causal, Sq, Sk, &mask));
+    return mask;
+}
 
 /* ---- plans -------------------------------------------------------------------------------------------------------- */
 

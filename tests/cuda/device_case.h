@@ -11,6 +11,10 @@
 #endif
 static inline int64_t device_head_dim(int64_t dim) { return dim < FM_TEST_MOST_HEAD_DIM ? dim : FM_TEST_MOST_HEAD_DIM; }
 
+/* A simple case in bf16 with a GPU's tolerance; and the mask of documents of a pack. */
+attention_case device_half_case(int64_t batch, int64_t rows, int64_t columns, int64_t heads, int64_t heads_kv, int64_t head_dim);
+fm_mask *device_documents(const int32_t *cu_q, const int32_t *cu_k, int64_t documents, bool causal, int64_t Sq, int64_t Sk);
+
 /* ---- plans ---- */
 
 typedef struct device_plan {

@@ -11,19 +11,6 @@
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-static attention_case half_case(int64_t batch, int64_t rows, int64_t columns, int64_t heads, int64_t heads_kv, int64_t head_dim) {
-    attention_case c = simple_case(batch, rows, columns, heads, heads_kv, device_head_dim(head_dim));
-    c.dtype = FM_BF16;
-    c.is_gpu = true;
-    return c;
-}
-
-static fm_mask *documents_of(const int32_t *cu_q, const int32_t *cu_k, int64_t documents, bool causal, int64_t Sq, int64_t Sk) {
-    fm_mask *mask = NULL;
-    succeed(fm_mask_from_cu_seqlens(cu_q, cu_k, documents, causal, Sq, Sk, &mask));
-    return mask;
-}
-
 /* ---- empty rows -------------------------------------------------------------------------------------------------------- */
 
 static fm_interval rule_but_rows_of_items(const fm_mask_shape *s, int64_t b, int64_t h, int64_t j) {
@@ -37,7 +24,7 @@ static fm_interval rule_but_rows_of_items(const fm_mask_shape *s, int64_t b, int
 static void it_does_not_matter_where_empty_rows_stand(void **state) {
     (void)state;
     test_random random = {1};
-    attention_case c = half_case(3, 64, 64, 2, 2, 64);
+    attention_case c = device_half_case(3, 64, 64, 2, 2, 64);
     c.mask = mask_by_rule((fm_mask_shape){3, 1, 64, 64}, rule_but_rows_of_items);
     attention_inputs in = attention_inputs_make(&c, &random);
     for (int way = 0; way < DEVICE_WAYS; way++) {
@@ -61,7 +48,7 @@ static void padding_stays_finite_through_two_layers(void **state) {
     (void)state;
     test_random random = {2};
     const int64_t left[] = {0, 3}, right[] = {0, 4};
-    attention_case c = half_case(2, 10, 10, 2, 2, 64);
+    attention_case c = device_half_case(2, 10, 10, 2, 2, 64);
     succeed(fm_mask_padding(2, 10, 10, left, right, (fm_mask **)&c.mask));
     c.causal = true;
     attention_inputs in = attention_inputs_make(&c, &random);
@@ -111,8 +98,8 @@ static void reported_packs_of_documents_are_right(void **state) {
     test_random random = {3};
     for (int i = 0; i < COUNT(reported_documents); i++) {
         const documents_case *d = &reported_documents[i];
-        attention_case c = half_case(1, d->rows, d->columns, d->heads, d->heads_kv, d->head_dim);
-        c.mask = documents_of(d->cu_q, d->cu_k, d->documents, d->causal, d->rows, d->columns);
+        attention_case c = device_half_case(1, d->rows, d->columns, d->heads, d->heads_kv, d->head_dim);
+        c.mask = device_documents(d->cu_q, d->cu_k, d->documents, d->causal, d->rows, d->columns);
         device_assert_case(&c, &random);
         fm_mask_free((fm_mask *)c.mask);
     }
@@ -125,7 +112,7 @@ static void another_document_changes_no_bit(void **state) {
     (void)state;
     const int32_t ids[] = {2, 3, 4, 2, 3};
     test_random random = {4};
-    attention_case c = half_case(1, 5, 5, 2, 1, 64);
+    attention_case c = device_half_case(1, 5, 5, 2, 1, 64);
     succeed(fm_mask_from_position_ids(1, 5, ids, true, false, (fm_mask **)&c.mask));
     attention_inputs in = attention_inputs_make(&c, &random);
     attention_results one = device_run_way(&c, &in, 1);
@@ -164,7 +151,8 @@ static void large_constants_stay_finite(void **state) {
     } cases[] = {{1, 1, 64, 133120, 1}, {2, 1, 64, 133120, 1}, {512, 8, 32, 1000, 1.0 / 512}};
     test_random random = {5};
     for (int i = 0; i < COUNT(cases); i++) {
-        attention_case c = half_case(1, cases[i].length, cases[i].length, cases[i].heads, cases[i].heads, cases[i].head_dim);
+        attention_case c =
+            device_half_case(1, cases[i].length, cases[i].length, cases[i].heads, cases[i].heads, cases[i].head_dim);
         c.causal = true;
         attention_inputs in = attention_inputs_make(&c, &random);
         set_all(&in.query, cases[i].value);
@@ -188,7 +176,7 @@ static void scores_far_below_zero_keep_gradients_finite(void **state) {
     (void)state;
     test_random random = {13};
     for (int64_t columns = 64; columns <= 256; columns += 32) {
-        attention_case c = half_case(1, 100, columns, 1, 1, 64);
+        attention_case c = device_half_case(1, 100, columns, 1, 1, 64);
         attention_inputs in = attention_inputs_make(&c, &random);
         set_all(&in.query, 4.0);
         set_all(&in.key, -8.0); /* S = -256 */
@@ -211,7 +199,7 @@ static void hidden_values_that_are_huge_reach_nothing(void **state) {
     (void)state;
     test_random random = {14};
     for (int i = 0; i < 4; i++) {
-        attention_case c = half_case(1, 100, 150, 2, 1, i / 2 == 0 ? 64 : 192);
+        attention_case c = device_half_case(1, 100, 150, 2, 1, i / 2 == 0 ? 64 : 192);
         c.softcap = i % 2 == 0 ? 0.0f : 20.0f;
         c.mask = mask_by_rule((fm_mask_shape){1, 1, c.rows, c.columns}, rule_but_first_rows_and_last_keys);
         attention_inputs in = attention_inputs_make(&c, &random);
@@ -236,7 +224,7 @@ static void hidden_values_that_are_huge_reach_nothing(void **state) {
 static void one_token_has_no_gradient_for_query_and_key(void **state) {
     (void)state;
     test_random random = {6};
-    attention_case c = half_case(1, 1, 1, 1, 1, 16);
+    attention_case c = device_half_case(1, 1, 1, 1, 1, 16);
     device_assert_case(&c, &random);
     c.dtype = FM_F32; /* https://github.com/Dao-AILab/flash-attention/issues/152: f32 is not refused */
     device_assert_case(&c, &random);
@@ -248,7 +236,7 @@ static void a_last_tile_that_is_cut_is_right_with_softcap(void **state) {
     static const int64_t lengths[] = {1, 2, 63, 65, 127, 129, 137, 255, 257, 1025};
     test_random random = {7};
     for (int i = 0; i < COUNT(lengths); i++) {
-        attention_case c = half_case(1, lengths[i], lengths[i], 2, 1, 64);
+        attention_case c = device_half_case(1, lengths[i], lengths[i], 2, 1, 64);
         c.causal = true;
         c.softcap = 3.0f;
         device_assert_case(&c, &random);
@@ -259,7 +247,7 @@ static void a_last_tile_that_is_cut_is_right_with_softcap(void **state) {
 static void sinks_join_the_denominator_alone_and_have_a_gradient(void **state) {
     (void)state;
     test_random random = {8};
-    attention_case c = half_case(2, 40, 40, 4, 2, 64);
+    attention_case c = device_half_case(2, 40, 40, 4, 2, 64);
     c.causal = c.with_sinks = true;
     device_assert_case(&c, &random);
     attention_inputs in = attention_inputs_make(&c, &random);
@@ -281,7 +269,7 @@ static void causal_is_bottom_right_for_unlike_lengths(void **state) {
     static const int64_t lengths[][2] = {{2, 5}, {5, 2}, {3, 128}, {128, 3}, {600, 300}};
     test_random random = {9};
     for (int i = 0; i < COUNT(lengths); i++) {
-        attention_case c = half_case(1, lengths[i][0], lengths[i][1], 2, 1, 64);
+        attention_case c = device_half_case(1, lengths[i][0], lengths[i][1], 2, 1, 64);
         c.causal = true;
         attention_inputs in = attention_inputs_make(&c, &random);
         attention_results r = device_run_way(&c, &in, 0);
@@ -299,7 +287,7 @@ static void equal_windows_have_equal_bits(void **state) {
     enum { LENGTH = 150 };
     static const int64_t windows[][2] = {{-1, 0}, {LENGTH, 0}, {LENGTH - 1, 0}};
     test_random random = {10};
-    attention_case c = half_case(1, LENGTH, LENGTH, 2, 1, 64);
+    attention_case c = device_half_case(1, LENGTH, LENGTH, 2, 1, 64);
     attention_inputs in = attention_inputs_make(&c, &random);
     c.causal = true;
     attention_results one = device_run_way(&c, &in, 1);
@@ -327,7 +315,7 @@ static void equal_windows_have_equal_bits(void **state) {
 static void an_expanded_output_gradient_is_read_as_it_is(void **state) {
     (void)state;
     test_random random = {11};
-    attention_case c = half_case(2, 70, 90, 4, 2, 64);
+    attention_case c = device_half_case(2, 70, 90, 4, 2, 64);
     attention_inputs in = attention_inputs_make(&c, &random);
     set_all(&in.grad_output, 1.0);
     memset(in.grad_output.view.stride, 0, sizeof in.grad_output.view.stride);
@@ -344,7 +332,7 @@ static void an_expanded_output_gradient_is_read_as_it_is(void **state) {
 static void shared_keys_and_unlike_strides_are_read_as_they_are(void **state) {
     (void)state;
     test_random random = {12};
-    attention_case c = half_case(3, 70, 90, 4, 2, 64);
+    attention_case c = device_half_case(3, 70, 90, 4, 2, 64);
     attention_inputs in = attention_inputs_make(&c, &random);
     in.key.view.stride[0] = in.value.view.stride[0] = 0;
     in.value.view.stride[1] = in.key.view.stride[1] / 2; /* heads overlap: both heads of a row lie half a row apart */

@@ -12,19 +12,6 @@
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-static attention_case half_case(int64_t batch, int64_t rows, int64_t columns, int64_t heads, int64_t heads_kv, int64_t head_dim) {
-    attention_case c = simple_case(batch, rows, columns, heads, heads_kv, device_head_dim(head_dim));
-    c.dtype = FM_BF16;
-    c.is_gpu = true;
-    return c;
-}
-
-static fm_mask *documents_of(const int32_t *cu_q, const int32_t *cu_k, int64_t documents, bool causal, int64_t Sq, int64_t Sk) {
-    fm_mask *mask = NULL;
-    succeed(fm_mask_from_cu_seqlens(cu_q, cu_k, documents, causal, Sq, Sk, &mask));
-    return mask;
-}
-
 /* ---- device vectors -------------------------------------------------------------------------------------------------------- */
 
 /* A plan of STARTEND vectors that lie on the host as v [heads of the mask: 1][Sk][count]. */
@@ -66,7 +53,7 @@ static void vectors_out_of_range_mean_what_they_mean_on_the_host(void **state) {
             v[k] = random_chance(&random, 0.2) ? strange[random_integer(&random, 0, 5)]
                                                : (int32_t)random_integer(&random, 0, LENGTH);
         }
-        attention_case c = half_case(2, LENGTH, LENGTH, 4, 2, 64);
+        attention_case c = device_half_case(2, LENGTH, LENGTH, 4, 2, 64);
         succeed(fm_mask_from_startend_row_indices((fm_mask_shape){1, 1, LENGTH, LENGTH}, count, forms[i % 4].causal, v,
                                                   (fm_mask **)&c.mask));
         attention_inputs in = attention_inputs_make(&c, &random);
@@ -94,7 +81,7 @@ static void a_replay_takes_the_documents_of_its_own_time(void **state) {
         v[0][j] = j < 8 ? 8 : LENGTH;
         v[1][j] = j < 3 ? 3 : LENGTH;
     }
-    attention_case c = half_case(1, LENGTH, LENGTH, 2, 1, 64);
+    attention_case c = device_half_case(1, LENGTH, LENGTH, 2, 1, 64);
     attention_inputs in = attention_inputs_make(&c, &random);
     device_plan plan = startend_plan(&c, v[0], 1, true, false);
     cudaStream_t stream = device_stream_make();
@@ -109,7 +96,7 @@ static void a_replay_takes_the_documents_of_its_own_time(void **state) {
         device_call_poison(&x);
         device_replay(graph, stream);
         device_call_read(&x);
-        c.mask = documents_of(cu[i], NULL, 2, true, LENGTH, LENGTH);
+        c.mask = device_documents(cu[i], NULL, 2, true, LENGTH, LENGTH);
         assert_like_oracle(&c, &in, &x.results);
         fm_mask_free((fm_mask *)c.mask);
     }
@@ -127,8 +114,8 @@ static void a_mask_leaves_nothing_behind_for_the_next_call(void **state) {
     (void)state;
     const int32_t cu[] = {0, 30, 100};
     test_random random = {15};
-    attention_case masked = half_case(1, 100, 100, 2, 1, 64), plain = masked;
-    masked.mask = documents_of(cu, NULL, 2, false, 100, 100);
+    attention_case masked = device_half_case(1, 100, 100, 2, 1, 64), plain = masked;
+    masked.mask = device_documents(cu, NULL, 2, false, 100, 100);
     plain.causal = true;
     attention_inputs in = attention_inputs_make(&plain, &random);
     attention_results first = device_run_way(&masked, &in, 1), second = device_run_way(&plain, &in, 0);
@@ -147,8 +134,8 @@ static void one_plan_serves_batches_of_any_size(void **state) {
     (void)state;
     const int32_t cu[] = {0, 50, 51, 100};
     test_random random = {16};
-    attention_case c = half_case(4, 100, 100, 2, 1, 64);
-    c.mask = documents_of(cu, NULL, 3, true, 100, 100);
+    attention_case c = device_half_case(4, 100, 100, 2, 1, 64);
+    c.mask = device_documents(cu, NULL, 3, true, 100, 100);
     device_plan plan = device_plan_of_mask(&c, NULL);
     for (c.batch = 4; c.batch >= 1; c.batch--) {
         attention_inputs in = attention_inputs_make(&c, &random);
@@ -168,7 +155,7 @@ static void recomputing_the_forward_pass_changes_no_gradient(void **state) {
     (void)state;
     const int64_t lengths[] = {70, 30, 101}, prefix[] = {9, 0, 50};
     test_random random = {17};
-    attention_case c = half_case(1, 201, 201, 4, 2, 64);
+    attention_case c = device_half_case(1, 201, 201, 4, 2, 64);
     succeed(fm_mask_prefix_documents(3, prefix, lengths, 0, (fm_mask **)&c.mask));
     attention_inputs in = attention_inputs_make(&c, &random);
     const device_options options = {.deterministic = true};
@@ -199,7 +186,7 @@ static void tensors_of_another_device_than_the_current_one(void **state) {
         skip();
     }
     test_random random = {18};
-    attention_case c = half_case(1, 200, 200, 2, 1, 128);
+    attention_case c = device_half_case(1, 200, 200, 2, 1, 128);
     c.causal = true;
     attention_inputs in = attention_inputs_make(&c, &random);
     attention_results here = device_run(&c, &in, (device_options){.deterministic = true});
@@ -231,8 +218,8 @@ static void tensors_of_another_device_than_the_current_one(void **state) {
  * https://github.com/axolotl-ai-cloud/axolotl/issues/3608, https://github.com/NVIDIA/TransformerEngine/issues/1930,
  * https://github.com/zhuzilin/ring-flash-attention/issues/51 */
 static void assert_shares_of_rows(const int32_t *cu, int64_t documents, int64_t length, int64_t world, test_random *random) {
-    attention_case whole = half_case(1, length, length, 2, 1, 64);
-    whole.mask = documents_of(cu, NULL, documents, true, length, length);
+    attention_case whole = device_half_case(1, length, length, 2, 1, 64);
+    whole.mask = device_documents(cu, NULL, documents, true, length, length);
     for (int64_t rank = 0; rank < world; rank++) {
         const int64_t first = length * rank / world, end = length * (rank + 1) / world;
         attention_case share = whole;
@@ -298,9 +285,9 @@ static void halves_of_the_keys_merge_into_the_whole(void **state) {
     enum { LENGTH = 333, CUT = 150 };
     static const int64_t first[] = {0, CUT}, count[] = {CUT, LENGTH - CUT};
     test_random random = {20};
-    attention_case c = half_case(1, LENGTH, LENGTH, 2, 1, 64);
+    attention_case c = device_half_case(1, LENGTH, LENGTH, 2, 1, 64);
     c.f32_results = true;
-    c.mask = documents_of(cu, NULL, 4, true, LENGTH, LENGTH);
+    c.mask = device_documents(cu, NULL, 4, true, LENGTH, LENGTH);
     attention_inputs in = attention_inputs_make(&c, &random);
     attention_results merged = attention_results_make(&c);
     memset(merged.grad_query.buffer, 0, merged.grad_query.bytes);

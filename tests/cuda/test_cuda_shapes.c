@@ -11,13 +11,6 @@
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-static attention_case half_case(int64_t batch, int64_t rows, int64_t columns, int64_t heads, int64_t heads_kv, int64_t head_dim) {
-    attention_case c = simple_case(batch, rows, columns, heads, heads_kv, device_head_dim(head_dim));
-    c.dtype = FM_BF16;
-    c.is_gpu = true;
-    return c;
-}
-
 /* With a random mask of this many intervals a key, in `batch` items and `heads` heads. */
 static void assert_masked(attention_case c, int32_t intervals, int64_t batch, int64_t heads, test_random *random) {
     c.mask = random_mask(random, (fm_mask_shape){batch, heads, c.rows, c.columns}, intervals, NULL);
@@ -31,7 +24,7 @@ static void lengths_around_the_tile_and_every_count_of_intervals(void **state) {
     test_random random = {1};
     for (int i = 0; i < COUNT(lengths); i++) {
         for (int32_t intervals = 1; intervals <= FM_MAX_INTERVALS; intervals++) {
-            attention_case c = half_case(1, lengths[i], lengths[(i + intervals) % COUNT(lengths)], 2, 1, 64);
+            attention_case c = device_half_case(1, lengths[i], lengths[(i + intervals) % COUNT(lengths)], 2, 1, 64);
             c.dtype = intervals % 2 == 0 ? FM_F16 : FM_BF16;
             assert_masked(c, intervals, 1, 1, &random);
         }
@@ -52,7 +45,7 @@ static void bounds_on_and_beside_the_edges_of_tiles(void **state) {
             const bool again = j > 0 && !random_chance(&random, 0.03);
             v[j] = again ? v[j - 1] : (fm_interval){a < b ? a : b, a < b ? b : a};
         }
-        attention_case c = half_case(1, LENGTH, LENGTH, 1, 1, i % 2 == 0 ? 64 : 128);
+        attention_case c = device_half_case(1, LENGTH, LENGTH, 1, 1, i % 2 == 0 ? 64 : 128);
         succeed(fm_mask_from_intervals((fm_mask_shape){1, 1, LENGTH, LENGTH}, 1, v, (fm_mask **)&c.mask));
         device_assert_case(&c, &random);
         fm_mask_free((fm_mask *)c.mask);
@@ -66,24 +59,24 @@ static void any_ratio_of_heads_with_masks_per_key_head(void **state) {
     test_random random = {3};
     for (int i = 0; i < COUNT(heads); i++) {
         const int64_t mask_heads = i % 3 == 0 ? heads[i][0] : i % 3 == 1 ? heads[i][1] : 1;
-        assert_masked(half_case(2, 150, 201, heads[i][0], heads[i][1], 64), 2, 2, mask_heads, &random);
+        assert_masked(device_half_case(2, 150, 201, heads[i][0], heads[i][1], 64), 2, 2, mask_heads, &random);
     }
 }
 
 static void masks_of_their_own_for_many_items_and_heads(void **state) {
     (void)state;
     test_random random = {4};
-    assert_masked(half_case(37, 70, 90, 6, 3, 32), 4, 37, 6, &random);
-    assert_masked(half_case(3, 140, 130, 120, 40, 16), 1, 3, 40, &random);
+    assert_masked(device_half_case(37, 70, 90, 6, 3, 32), 4, 37, 6, &random);
+    assert_masked(device_half_case(3, 140, 130, 120, 40, 16), 1, 3, 40, &random);
 }
 
 /* Above 65535, the most blocks of a grid's second and third extents. */
 static void seventy_thousand_items_and_seventy_thousand_heads(void **state) {
     (void)state;
     test_random random = {5};
-    assert_masked(half_case(70001, 5, 6, 1, 1, 8), 1, 1, 1, &random);
-    assert_masked(half_case(1, 3, 5, 70001, 70001, 8), 1, 1, 1, &random);
-    assert_masked(half_case(9001, 3, 5, 8, 2, 8), 1, 9001, 2, &random);
+    assert_masked(device_half_case(70001, 5, 6, 1, 1, 8), 1, 1, 1, &random);
+    assert_masked(device_half_case(1, 3, 5, 70001, 70001, 8), 1, 1, 1, &random);
+    assert_masked(device_half_case(9001, 3, 5, 8, 2, 8), 1, 9001, 2, &random);
 }
 
 static void one_row_and_one_key(void **state) {
@@ -91,13 +84,13 @@ static void one_row_and_one_key(void **state) {
     static const int64_t lengths[] = {1, 5, 63, 64, 65, 1000, 4097};
     test_random random = {6};
     for (int i = 0; i < COUNT(lengths); i++) {
-        attention_case row = half_case(3, 1, lengths[i], 8, 2, 128), key = half_case(3, lengths[i], 1, 8, 2, 128);
+        attention_case row = device_half_case(3, 1, lengths[i], 8, 2, 128), key = device_half_case(3, lengths[i], 1, 8, 2, 128);
         device_assert_case(&row, &random);
         device_assert_case(&key, &random);
         row.causal = key.causal = true;
         device_assert_case(&row, &random);
         device_assert_case(&key, &random);
-        assert_masked(half_case(3, 1, lengths[i], 4, 4, 64), 1, 3, 4, &random);
+        assert_masked(device_half_case(3, 1, lengths[i], 4, 4, 64), 1, 3, 4, &random);
     }
 }
 
@@ -108,7 +101,7 @@ static void nothing_at_all(void **state) {
     test_random random = {7};
     for (int i = 0; i < COUNT(extents); i++) {
         const int64_t *n = extents[i];
-        attention_case c = half_case(n[0], n[1], n[2], n[3], n[4], 64);
+        attention_case c = device_half_case(n[0], n[1], n[2], n[3], n[4], 64);
         c.with_sinks = c.with_grad_lse = true;
         attention_inputs in = attention_inputs_make(&c, &random);
         for (int way = 0; way < DEVICE_WAYS; way++) {
@@ -130,7 +123,7 @@ static void nothing_visible_and_rows_that_see_nothing(void **state) {
     (void)state;
     test_random random = {8};
     for (int i = 0; i < 4; i++) {
-        attention_case c = half_case(2, 200, 300, 4, 2, i % 2 == 0 ? 64 : 192);
+        attention_case c = device_half_case(2, 200, 300, 4, 2, i % 2 == 0 ? 64 : 192);
         c.with_sinks = c.with_grad_lse = i >= 2;
         assert_masked(c, i % 2, 1, 1, &random);
         c.rows = 300;
@@ -144,7 +137,7 @@ static void bitmaps_of_many_intervals(void **state) {
     (void)state;
     test_random random = {9};
     for (int32_t i = 0; i < 6; i++) {
-        attention_case c = half_case(2, 300 + 61 * i, 257 + 64 * i, 4, 2, i % 2 == 0 ? 64 : 128);
+        attention_case c = device_half_case(2, 300 + 61 * i, 257 + 64 * i, 4, 2, i % 2 == 0 ? 64 : 128);
         c.causal = i % 3 == 2;
         assert_masked(c, 5 + 2 * i, i % 2 == 0 ? 1 : 2, i < 3 ? 1 : 2, &random);
     }
@@ -162,7 +155,7 @@ static void every_fourth_key(void **state) {
             visible[i * LENGTH + j] = i % 4 == j % 4;
         }
     }
-    attention_case c = half_case(1, LENGTH, LENGTH, 2, 2, 64);
+    attention_case c = device_half_case(1, LENGTH, LENGTH, 2, 2, 64);
     succeed(fm_mask_from_dense((fm_mask_shape){1, 1, LENGTH, LENGTH}, visible, NULL, (fm_mask **)&c.mask));
     assert_true(fm_mask_has_fallback(c.mask));
     device_assert_case(&c, &random);
@@ -175,14 +168,14 @@ static void every_head_dim_forward_and_backward(void **state) {
     (void)state;
     test_random random = {11};
     for (int64_t dim = 8; dim <= FM_TEST_MOST_HEAD_DIM; dim += 8) {
-        attention_case c = half_case(1, 130, 130, 2, 1, dim);
+        attention_case c = device_half_case(1, 130, 130, 2, 1, dim);
         c.dtype = dim % 16 == 0 ? FM_BF16 : FM_F16;
         c.causal = true;
         device_assert_case(&c, &random);
     }
     static const int64_t unlike[][2] = {{192, 128}, {64, 256}, {256, 64}, {8, 256}, {96, 72}};
     for (int i = 0; i < COUNT(unlike); i++) {
-        attention_case c = half_case(2, 130, 140, 4, 2, unlike[i][0]);
+        attention_case c = device_half_case(2, 130, 140, 4, 2, unlike[i][0]);
         c.head_dim_v = device_head_dim(unlike[i][1]);
         assert_masked(c, 2, 1, 1, &random);
     }
@@ -192,7 +185,7 @@ static void every_head_dim_forward_and_backward(void **state) {
 static void gradients_that_are_not_wanted_are_left_out(void **state) {
     (void)state;
     test_random random = {12};
-    attention_case c = half_case(2, 100, 170, 4, 2, 64);
+    attention_case c = device_half_case(2, 100, 170, 4, 2, 64);
     c.causal = c.with_sinks = true;
     attention_inputs in = attention_inputs_make(&c, &random);
     const device_options options = {.deterministic = true};
