@@ -295,19 +295,10 @@ bool fm_npy_save_from(const char *path, const fm_npy *array, fm_npy_elements ele
     if (file == NULL) {
         return fm_cli_fail("%s: %s", path, strerror(errno));
     }
-    bool ok = fwrite(magic, 1, sizeof magic, file) == sizeof magic &&
-              fwrite(prelude, 1, sizeof prelude, file) == sizeof prelude && fwrite(text, 1, length, file) == length &&
-              elements(array, file);
-    int reason = errno;
-    if (fclose(file) != 0 && ok) {
-        reason = errno;
-        ok = false;
-    }
-    if (!ok) {
-        remove(path);
-        fm_cli_fail("%s: cannot be written: %s", path, strerror(reason));
-    }
-    return ok;
+    const bool ok = fwrite(magic, 1, sizeof magic, file) == sizeof magic &&
+                    fwrite(prelude, 1, sizeof prelude, file) == sizeof prelude && fwrite(text, 1, length, file) == length &&
+                    elements(array, file);
+    return fm_stream_finish(file, path, ok);
 }
 
 bool fm_npy_save(const char *path, fm_npy_type type, int32_t rank, const int64_t *shape, const void *data) {

@@ -341,18 +341,10 @@ bool fm_safetensors_save_from(const char *path, const fm_safetensor *tensors, in
         return fm_cli_fail("%s: %s", path, strerror(errno));
     }
     target t = {file, elements};
-    bool ok = write_header(file, text, length) && in_file_order(tensors, count, write_tensor, &t);
-    int reason = errno;
-    if (fclose(file) != 0 && ok) {
-        reason = errno;
-        ok = false;
-    }
-    if (!ok) {
-        remove(path);
-        fm_cli_fail("%s: cannot be written: %s", path, strerror(reason));
-    }
+    const bool ok = write_header(file, text, length) && in_file_order(tensors, count, write_tensor, &t);
+    const bool is_saved = fm_stream_finish(file, path, ok);
     free(text);
-    return ok;
+    return is_saved;
 }
 
 bool fm_safetensors_save(const char *path, const fm_safetensor *tensors, int64_t count) {

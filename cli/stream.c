@@ -37,3 +37,16 @@ bool fm_stream_read_new(FILE *file, const char *name, const char *part, size_t b
     *out = data;
     return true;
 }
+
+bool fm_stream_finish(FILE *file, const char *path, bool is_whole) {
+    int reason = errno;
+    if (fclose(file) != 0 && is_whole) {
+        reason = errno;
+        is_whole = false;
+    }
+    if (!is_whole) {
+        remove(path);
+        fm_cli_fail("%s: cannot be written: %s", path, strerror(reason));
+    }
+    return is_whole;
+}

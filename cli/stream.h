@@ -1,4 +1,4 @@
-/* Reading binary files whose headers may lie. */
+/* Binary files: reading those whose headers may lie, and ending those that are written. */
 #ifndef FM_CLI_STREAM_H
 #define FM_CLI_STREAM_H
 
@@ -12,5 +12,9 @@ bool fm_stream_read(FILE *file, const char *name, const char *part, void *to, si
 /* The same into new memory for the caller to free. It grows with what has been read, within a factor of two and 1 MiB, so
  * that a header that promises terabytes costs nothing. bytes 0 gives memory too. */
 bool fm_stream_read_new(FILE *file, const char *name, const char *part, size_t bytes, void **out);
+
+/* Closes a file that was written; is_whole: so far without an error, else errno says which. Where that or closing failed, the file
+ * is removed and the message says why. */
+bool fm_stream_finish(FILE *file, const char *path, bool is_whole);
 
 #endif

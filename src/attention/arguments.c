@@ -173,8 +173,8 @@ fm_status fm_mask_argument(const char *name, fm_mask_shape shape, const fm_probl
 fm_status fm_workspace_argument(void *workspace, size_t given, size_t needed, fm_problem *out) {
     FM_CHECK(needed == 0 || workspace != NULL, FM_ERROR_WORKSPACE, "workspace: is NULL, needs %zu bytes", needed);
     FM_CHECK(given >= needed, FM_ERROR_WORKSPACE, "workspace: workspace_bytes is %zu, needs %zu", given, needed);
-    FM_CHECK(out->query.device.kind == FM_CPU || (uintptr_t)workspace % 256 == 0, FM_ERROR_ARGUMENT,
-             "workspace: is not aligned to 256 bytes");
+    FM_CHECK(out->query.device.kind == FM_CPU || (uintptr_t)workspace % FM_DEVICE_ALIGNMENT == 0, FM_ERROR_ARGUMENT,
+             "workspace: is not aligned to %d bytes", FM_DEVICE_ALIGNMENT);
     out->workspace = needed > 0 ? workspace : NULL;
     out->workspace_bytes = needed;
     return FM_OK;

@@ -49,8 +49,7 @@ static fm_device_plan lay_out(cursor *c, fm_mask_shape shape, int32_t intervals,
                            .intervals = (int32_t)fm_clamp(intervals, 1, FM_MAX_INTERVALS),
                            .bounds_stride = (int32_t)(stripes * FM_STRIPE),
                            .stripes = (int32_t)stripes,
-                           .row_blocks = (int32_t)fm_ceil_divide(shape.rows, FM_STRIPE),
-                           .block_capacity = fallback_blocks};
+                           .row_blocks = (int32_t)fm_ceil_divide(shape.rows, FM_STRIPE)};
     plan.bounds = take(c, fm_multiply(planes, plan.intervals * stripes * FM_STRIPE), sizeof *plan.bounds);
     plan.row_lines = lay_out_lines(c, planes, rows, columns);
     plan.column_lines = lay_out_lines(c, planes, columns, rows);

@@ -4,8 +4,6 @@
 
 #include "attention/problem.h"
 
-enum { FM_DEVICE_ALIGNMENT = 256 }; /* of plan buffers, workspaces and the arrays in them */
-
 /* Bytes of a plan's arrays; errors as fm_plan_device_bytes. */
 fm_status fm_device_plan_bytes(fm_mask_shape shape, int32_t intervals, int64_t fallback_blocks, size_t *bytes);
 

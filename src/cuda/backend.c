@@ -8,7 +8,6 @@
 
 enum {
     MAJOR_NEEDED = 8,
-    WORKSPACE_ALIGNMENT = 256,
     /* K and V of the heads that run side by side stay in L2 beside all else. */
     BYTES_TOGETHER = 8 << 20,
     /* Shared memory of a block that the backward kernels for head dims above 64 may take (163 KB: compute capability 8.0, 9.0 and
@@ -266,7 +265,7 @@ typedef struct backward_layout {
 
 static size_t aligned(int64_t floats) {
     const size_t bytes = (size_t)floats * sizeof(float);
-    return (bytes + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
+    return (bytes + FM_DEVICE_ALIGNMENT - 1) / FM_DEVICE_ALIGNMENT * FM_DEVICE_ALIGNMENT;
 }
 
 static backward_layout layout_of(const fm_backward_problem *bp) {

@@ -45,10 +45,9 @@ typedef struct fm_device_plan {
     fm_tile_lines row_lines, column_lines;
     /* The fallback in the layout of mask/mask.h; stripe_slot NULL: none. */
     int32_t stripes, row_blocks;
-    int64_t block_capacity;
     int32_t *stripe_slot; /* [planes, stripes] */
     int32_t *block_index; /* [planes * stripes, row_blocks] */
-    uint64_t *blocks;     /* [block_capacity, FM_BLOCK_WORDS] */
+    uint64_t *blocks;     /* [options.fallback_blocks, FM_BLOCK_WORDS] */
 } fm_device_plan;
 
 #endif

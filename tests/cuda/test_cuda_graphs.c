@@ -66,60 +66,70 @@ static void assert_replays(cudaGraphExec_t graph, cudaStream_t stream, device_ca
     }
 }
 
+/* A call with a plan made from the vectors of the first mask, launched once outside of any graph. */
+typedef struct vectors_call {
+    attention_case c;
+    fm_mask *masks[MASKS];
+    attention_inputs in;
+    cudaStream_t stream;
+    device_plan plan;
+    device_call call;
+} vectors_call;
+
+static vectors_call *vectors_call_make(test_random *random) {
+    vectors_call *x = calloc(1, sizeof *x); /* calls point to the plan inside */
+    assert_non_null(x);
+    x->c = graph_case();
+    x->stream = device_stream_make();
+    draw_masks(&x->c, x->masks, random);
+    x->c.mask = x->masks[0];
+    x->in = attention_inputs_make(&x->c, random);
+    x->plan = device_plan_of_vectors(&x->c, x->stream);
+    x->call = device_call_make(&x->c, &x->in, (device_options){.plan = &x->plan, .deterministic = true, .stream = x->stream});
+    device_call_launch(&x->call);
+    return x;
+}
+
+static void vectors_call_free(vectors_call *x) {
+    device_call_free(&x->call);
+    device_plan_free(&x->plan);
+    attention_inputs_free(&x->in);
+    free_masks(x->masks);
+    CUDA(cudaStreamDestroy(x->stream));
+    free(x);
+}
+
 static void a_replay_follows_new_vectors_and_tensors(void **state) {
     (void)state;
     test_random random = {1};
-    fm_mask *masks[MASKS];
-    attention_case c = graph_case();
-    cudaStream_t stream = device_stream_make();
-    draw_masks(&c, masks, &random);
-    c.mask = masks[0];
-    attention_inputs in = attention_inputs_make(&c, &random);
-    device_plan plan = device_plan_of_vectors(&c, stream);
-    device_call x = device_call_make(&c, &in, (device_options){.plan = &plan, .deterministic = true, .stream = stream});
-    device_call_launch(&x);
-    assert_like_eager(&x, &in, masks[0]);
-    device_capture_begin(stream);
-    succeed(fm_plan_update_from_vectors(plan.plan, &plan.description, stream));
-    device_call_launch(&x);
-    cudaGraphExec_t graph = device_capture_end(stream);
-    assert_replays(graph, stream, &x, &plan, masks, &random);
+    vectors_call *x = vectors_call_make(&random);
+    assert_like_eager(&x->call, &x->in, x->masks[0]);
+    device_capture_begin(x->stream);
+    succeed(fm_plan_update_from_vectors(x->plan.plan, &x->plan.description, x->stream));
+    device_call_launch(&x->call);
+    cudaGraphExec_t graph = device_capture_end(x->stream);
+    assert_replays(graph, x->stream, &x->call, &x->plan, x->masks, &random);
     CUDA(cudaGraphExecDestroy(graph));
-    device_call_free(&x);
-    device_plan_free(&plan);
-    attention_inputs_free(&in);
-    free_masks(masks);
-    CUDA(cudaStreamDestroy(stream));
+    vectors_call_free(x);
 }
 
 /* The plan is made anew inside the graph, in the buffer of the first. */
 static void a_plan_may_be_created_inside_a_graph(void **state) {
     (void)state;
     test_random random = {2};
-    fm_mask *masks[MASKS];
-    attention_case c = graph_case();
-    cudaStream_t stream = device_stream_make();
-    draw_masks(&c, masks, &random);
-    c.mask = masks[0];
-    attention_inputs in = attention_inputs_make(&c, &random);
-    device_plan plan = device_plan_of_vectors(&c, stream);
-    device_call x = device_call_make(&c, &in, (device_options){.plan = &plan, .deterministic = true, .stream = stream});
-    device_call_launch(&x);
+    vectors_call *x = vectors_call_make(&random);
+    device_plan *plan = &x->plan;
     CUDA(cudaDeviceSynchronize());
-    fm_plan_free(plan.plan);
-    device_capture_begin(stream);
-    succeed(fm_plan_create_from_vectors(&plan.description, NULL, plan.buffer.data, plan.buffer.bytes, stream, &plan.plan));
-    x.forward.plan = plan.plan;
-    device_call_launch(&x);
-    cudaGraphExec_t graph = device_capture_end(stream);
-    device_memory_write(&plan.buffer, NULL); /* the plan that the replay reads is the replay's own */
-    assert_replays(graph, stream, &x, &plan, masks, &random);
+    fm_plan_free(plan->plan);
+    device_capture_begin(x->stream);
+    succeed(fm_plan_create_from_vectors(&plan->description, NULL, plan->buffer.data, plan->buffer.bytes, x->stream, &plan->plan));
+    x->call.forward.plan = plan->plan;
+    device_call_launch(&x->call);
+    cudaGraphExec_t graph = device_capture_end(x->stream);
+    device_memory_write(&plan->buffer, NULL); /* the plan that the replay reads is the replay's own */
+    assert_replays(graph, x->stream, &x->call, plan, x->masks, &random);
     CUDA(cudaGraphExecDestroy(graph));
-    device_call_free(&x);
-    device_plan_free(&plan);
-    attention_inputs_free(&in);
-    free_masks(masks);
-    CUDA(cudaStreamDestroy(stream));
+    vectors_call_free(x);
 }
 
 static void a_call_without_plan_and_mask_may_be_captured(void **state) {

@@ -1,23 +1,11 @@
 /* Hostile .safetensors files: refused with a message, or read whole and equal after being written and read again. */
 #include "fuzz_data.h"
+#include "fuzz_file.h"
 #include "safetensors.h"
 
 #include <string.h>
-#include <unistd.h>
 
 enum { MOST_BYTES = 4096, PREFIX = 8 }; /* prefix: header length */
-
-static char path[64];
-
-static void remove_file(void) { unlink(path); }
-
-int LLVMFuzzerInitialize(int *argc, char ***argv);
-int LLVMFuzzerInitialize(int *argc, char ***argv) {
-    (void)argc;
-    (void)argv;
-    snprintf(path, sizeof path, "/tmp/fuzz_safetensors.%ld", (long)getpid());
-    return atexit(remove_file);
-}
 
 static int64_t check_tensor(const fm_npy *array) {
     int64_t count = 1;
