@@ -52,7 +52,7 @@ def parse_arguments():
     p.add_argument("--out", help="file of JSON lines")
     a = p.parse_args()
     a.kv_heads = a.kv_heads or a.heads
-    a.warm_seconds, a.runs, a.most_runs, a.round_seconds = (0.1, 3, 9, 0.3) if a.quick else (0.35, 9, 25, 0.8)
+    a.warm_seconds, a.runs, a.most_runs, a.run_seconds = (0.15, 3, 9, 0.05) if a.quick else (0.35, 5, 25, 0.2)
     if any(a.tokens % length for length in a.lengths) or a.heads % a.kv_heads:
         p.error("--tokens is not a multiple of a length, or --heads of --kv-heads")
     return a
@@ -149,7 +149,7 @@ class Bench:
         for direction in (d for d, wanted in self.wants.items() if wanted):
             scaled = flops * (2.5 if direction == "backward" else 1.0)
             report.add({**common, "direction": direction, "contenders": {
-                who: rates(times, scaled, measured.product_rate, case.tile_efficiency)
+                who: rates(times, scaled, measured.product_rates[d, who], case.tile_efficiency)
                 for (d, who), times in measured.times.items() if d == direction}})
         say(f"{self.length:>7} {name:<22} ready {ready - start:5.1f} s, measured {time.perf_counter() - ready:5.1f} s, "
             f"{'agrees' if good else f'DIFFERS {checks}'}")

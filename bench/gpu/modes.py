@@ -19,7 +19,7 @@ BUILD_MASKS = ("causal", "causal_document", "share_question", "global_sliding_wi
 BUILD_HEADS = 8  # of random eviction
 UPLOADS = 5
 BUILD_UPDATES = 20  # in one timed sample, so that launches queue up
-NOT_ATTENTION = ("memcpy", "memset", "plan", "fill", "elementwise")
+NOT_ATTENTION = ("memcpy", "bounds_kernel", "classes_kernel", "counts_kernel", "order_kernel", "elementwise")
 
 
 # ---- linear --------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import subprocess
 import torch
 
 OTHERS = ("flash", "cudnn", "varlen", "dense")
+MANY_TILES = 16  # visible tiles of 128 x 128 of a row of tiles, on average
 
 
 def output_of(command):
@@ -105,6 +106,16 @@ def compare(rows, rival, masks=None):
     return [sum(theirs[key].values()) / sum(ours[key].values()) for key in both]
 
 
+def shares_of_full(rows, direction):
+    """(many, few): least eta of our masks as a share of that of the full mask of the same length, where a row of tiles has at
+    least MANY_TILES visible ones, and where fewer; None without such masks."""
+    etas = {(r["length"], r["mask"]): (r["tiles_per_row"], r["contenders"]["ours"]["eta"])
+            for r in rows if "ours" in r["contenders"] and r["direction"] == direction}
+    shares = [(tiles, eta / etas[length, "full"][1]) for (length, mask), (tiles, eta) in etas.items()
+              if mask != "full" and (length, "full") in etas]
+    return [min((share for tiles, share in shares if (tiles >= MANY_TILES) == many), default=None) for many in (True, False)]
+
+
 def print_means(rows):
     """The last lines; returned for the JSON file too."""
     means = {"record": "means"}
@@ -120,5 +131,8 @@ def print_means(rows):
         etas = [r["contenders"]["ours"]["eta"] for r in rows if "ours" in r["contenders"] and r["direction"] == direction]
         if etas:
             means[f"eta_{direction}"] = geometric_mean(etas)
-            print(f"eta {direction}: geometric mean {means[f'eta_{direction}']:.3f}, least {min(etas):.3f}")
+            many, few = means[f"share_of_full_{direction}"] = shares_of_full(rows, direction)
+            print(f"eta {direction}: geometric mean {means[f'eta_{direction}']:.3f}, least {min(etas):.3f}"
+                  + (f"; of full's, least where {MANY_TILES} tiles or more a row {many:.3f}" if many is not None else "")
+                  + (f"; where fewer {few:.3f}" if few is not None else ""))
     return means

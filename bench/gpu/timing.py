@@ -1,10 +1,9 @@
-"""Times of calls on a GPU, taken in turn.
+"""Times of calls on a GPU, each in its own steady state.
 
-A round runs every call once, each after a pair of timed cuBLAS products: so the card is equally warm for all, the queue never
-runs dry while Python prepares the next call, and the product's rate is measured right next to each of them.
+A GPU at its power limit is slower after a hungry kernel than after a modest one, so calls that take turns disturb each other. Here
+each call first runs alone for a while, then cuBLAS's product is timed in the state that it left (and fills the queue while Python
+prepares what follows), then the call is timed a number of times.
 """
-
-import time
 
 import numpy as np
 import torch
@@ -42,21 +41,8 @@ def sm_clock():
         return None
 
 
-def run_round(product, calls):
-    """Milliseconds of each call, of the products, and the clock."""
-    product()
-    events, products = {}, []
-    for name, call in calls.items():
-        products.append(timed(product))
-        events[name] = timed(call)
-    clock = sm_clock()
-    torch.cuda.synchronize()
-    return ({name: start.elapsed_time(end) for name, (start, end) in events.items()},
-            [start.elapsed_time(end) / PRODUCTS for start, end in products], clock)
-
-
 class Times:
-    """Milliseconds of one call over the rounds."""
+    """Milliseconds of one call over its runs."""
 
     def __init__(self, values):
         self.runs = len(values)
@@ -64,21 +50,44 @@ class Times:
 
 
 class Measured:
-    """What a set of rounds gave: times by name, the product's rate in TFLOP/s, the clock in MHz."""
+    """Times by name, the product's rate in TFLOP/s beside each, the clock in MHz: medians over all calls."""
 
-    def __init__(self, rounds):
-        self.times = {name: Times([r[0][name] for r in rounds]) for name in rounds[0][0]}
-        self.product_rate = PRODUCT_FLOPS / np.median([ms for r in rounds for ms in r[1]]) * 1e-9
-        clocks = [r[2] for r in rounds if r[2] is not None]
-        self.clock = float(np.median(clocks)) if clocks else None
+    def __init__(self):
+        self.times, self.product_rates, self.clocks = {}, {}, []
+
+    @property
+    def product_rate(self):
+        return float(np.median(list(self.product_rates.values())))
+
+    @property
+    def clock(self):
+        return float(np.median(self.clocks)) if self.clocks else None
+
+    def add(self, name, runs, product, clock):
+        self.times[name] = Times([start.elapsed_time(end) for start, end in runs])
+        self.product_rates[name] = PRODUCTS * PRODUCT_FLOPS / product[0].elapsed_time(product[1]) * 1e-9
+        if clock is not None:
+            self.clocks.append(clock)
+
+
+def duration(call):
+    """Seconds of one call, about."""
+    call()
+    start, end = timed(call)
+    torch.cuda.synchronize()
+    return max(start.elapsed_time(end) * 1e-3, 1e-5)
 
 
 def measure(product, calls, settings):
-    """Warm-up by time, then at least settings.runs rounds, more where they are short."""
-    start, rounds, seconds = time.perf_counter(), 0, 0.0
-    while rounds < 2 or time.perf_counter() - start < settings.warm_seconds:
-        before = time.perf_counter()
-        run_round(product, calls)
-        seconds, rounds = time.perf_counter() - before, rounds + 1
-    runs = int(min(max(settings.round_seconds / seconds, settings.runs), settings.most_runs))
-    return Measured([run_round(product, calls) for _ in range(runs)])
+    """Each call: warm-up by time, the product, then settings.runs runs, more where they are short."""
+    measured = Measured()
+    for name, call in calls.items():
+        seconds = duration(call)
+        for _ in range(int(settings.warm_seconds / seconds)):
+            call()
+        beside = timed(product)
+        runs = [timed(call) for _ in range(int(min(max(settings.run_seconds / seconds, settings.runs), settings.most_runs)))]
+        clock = sm_clock()
+        torch.cuda.synchronize()
+        measured.add(name, runs, beside, clock)
+    return measured

@@ -99,6 +99,14 @@ class GpuBench(unittest.TestCase):
         rows = [row("a", "forward", ours=1, flex=3), row("a", "backward", ours=1, flex=5), row("b", "forward", ours=2)]
         self.assertEqual(report.compare(rows, "flex"), [4])
 
+    def test_shares_of_full_go_by_the_length_of_rows(self):
+        rows = [{"length": length, "mask": mask, "tiles_per_row": tiles, "direction": "forward", "contenders": {"ours": {"eta": eta}}}
+                for length, mask, tiles, eta in ((1, "full", 64, 0.5), (1, "a", 16, 0.4), (1, "b", 15, 0.3), (2, "b", 99, 0.1))]
+        many, few = report.shares_of_full(rows, "forward")
+        self.assertAlmostEqual(many, 0.8)
+        self.assertAlmostEqual(few, 0.6)
+        self.assertEqual(report.shares_of_full(rows, "backward"), [None, None])
+
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])
