@@ -71,10 +71,11 @@ def main():
     rows.append(("attention, forward and backward", lambda: torch.autograd.grad(attention(*leaves, mask), leaves, grad)))
     rows.append(("SDPA with a dense mask", lambda: scaled_dot_product_attention(*heads_first, attn_mask=dense)))
     rows.append(("FlexAttention, no gradient", flex(q, k, v, length)))
-    run = flex(*leaves, length)
-    if run is not None:
-        rows.append(("FlexAttention", run))
-        rows.append(("FlexAttention, forward and backward", lambda: torch.autograd.grad(run(), leaves, grad.transpose(1, 2))))
+    flexible = flex(*leaves, length)
+    if flexible is not None:
+        rows.append(("FlexAttention", flexible))
+        rows.append(("FlexAttention, forward and backward",
+                     lambda: torch.autograd.grad(flexible(), leaves, grad.transpose(1, 2))))
     for name, run in rows:
         if run is not None:
             print(f"{name:36}{least(run, options.device):8.1f} us")
