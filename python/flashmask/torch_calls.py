@@ -50,7 +50,7 @@ class Forward:
             window_right=x.settings.window_right,
             softmax_scale=scale_of(x.settings.scale),
             softcap=x.settings.softcap,
-            backend=lib.BACKEND_REFERENCE if x.query.dtype == torch.float64 else lib.BACKEND_AUTO,
+            backend=lib.BACKEND_REFERENCE if x.query.dtype == torch.float64 and x.query.is_cpu else lib.BACKEND_AUTO,
         )
         if x.sinks is not None:
             check_sinks(x.sinks, x.query)

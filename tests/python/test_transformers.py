@@ -1,6 +1,7 @@
 """attn_implementation="flashmask" in models of Hugging Face transformers, against eager attention."""
 
 import gc
+import inspect
 
 import pytest
 import torch
@@ -198,6 +199,13 @@ def test_masks_changed_in_place(inference):
 # ---- generation ----
 
 
+def chunked_masks_take_all_arguments():
+    """transformers 5.17 hands them block_sequence_ids, which they do not take."""
+    makers = masking_utils.create_masks_for_generate, masking_utils.create_chunked_causal_mask
+    given, taken = ("block_sequence_ids" in inspect.signature(make).parameters for make in makers)
+    return taken or not given
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", [{}, {"cache_implementation": "static"}, {"num_beams": 3}, {"use_cache": False}], ids=str)
 def test_generation(kind, options):
@@ -206,6 +214,8 @@ def test_generation(kind, options):
     told = {"attention_mask": real, "max_new_tokens": 9, "do_sample": False, **options}
     if kind == "gpt_oss" and "cache_implementation" in options:
         told["disable_compile"] = True
+    if kind == "llama4" and "cache_implementation" in options and not chunked_masks_take_all_arguments():
+        pytest.skip("this transformers cannot generate so, with any attention")
     one, other = (model_of(kind, name).eval().generate(ids, **told) for name in ("flashmask", "eager"))
     assert one.shape == (2, 15) and torch.equal(one, other)
 
