@@ -165,7 +165,7 @@ build() {
 
 pack() { # FILE
     [ -d "$programs" ] || fail "no test programs were built: cmocka is missing"
-    mkdir "$scratch/pack"
+    mkdir -p "$scratch/pack" "$(dirname "$1")"
     cp "$programs"/test_* "$programs"/time_* "$scratch/pack/"
     cp -P "${library%.so}"*.so* "$scratch/pack/"
     ldd "$programs/test_cuda_errors" | sed -n 's/.*cmocka.* => \([^ ]*\) .*/\1/p' | xargs -I '{}' cp -L '{}' "$scratch/pack/"
