@@ -4,6 +4,7 @@
 #define FM_CUDA_TILE_STEP_LIST_CUH
 
 #include "cuda/launch.h"
+#include "cuda/ptx/bar.cuh"
 
 /* One step: a tile and, in its low bits, the classes of its two halves, which are the group's first and second line: visible and full
  * of the first, then of the second. A second line that does not exist sees nothing: nobody may take its keys or rows for real ones. */
@@ -44,7 +45,7 @@ static __device__ __forceinline__ void step_list_start(step_list *list, const fm
 /* Fills the list with the next tiles, ascending; returns how many, 0 at the end. Every thread of the block calls it; nobody may
  * still read the old list. */
 static __device__ int step_list_fill(step_list *list, const fm_tile_lines *lines, int64_t plane, int32_t group, bool no_skip) {
-    __syncthreads();
+    ptx_bar_block();
     if (threadIdx.x < 32) {
         const int lane = (int)threadIdx.x;
         const fm_tile_word *line = lines->map + (plane * lines->lines + 2 * group) * lines->words;
@@ -82,14 +83,14 @@ static __device__ int step_list_fill(step_list *list, const fm_tile_lines *lines
             list->count = count;
         }
     }
-    __syncthreads();
+    ptx_bar_block();
     return list->count;
 }
 
 /* Keeps the steps that one half of the group sees, for blocks of 64 rows (keys); returns how many. Every thread of the block calls
  * it. */
 static __device__ int step_list_keep_half(step_list *list, int half) {
-    __syncthreads(); /* everybody has read the old count */
+    ptx_bar_block(); /* everybody has read the old count */
     if (threadIdx.x < 32) {
         const int lane = (int)threadIdx.x, count = list->count;
         int kept = 0;
@@ -97,6 +98,7 @@ static __device__ int step_list_keep_half(step_list *list, int half) {
             const uint32_t step = base + lane < count ? list->steps[base + lane] : 0;
             const bool keeps = step_half_is_visible(step, half);
             const uint32_t lanes = __ballot_sync(0xffffffffu, keeps);
+            __syncwarp();
             if (keeps) {
                 list->steps[kept + __popc(lanes & ((1u << lane) - 1))] = step;
             }
@@ -107,7 +109,7 @@ static __device__ int step_list_keep_half(step_list *list, int half) {
             list->count = kept;
         }
     }
-    __syncthreads();
+    ptx_bar_block();
     return list->count;
 }
 
