@@ -24,6 +24,11 @@ static __device__ __forceinline__ uint32_t fm_half2_from(float x, float y) {
 static __device__ __forceinline__ uint32_t fm_half2_is_not_0(uint32_t pair) {
     return __hneu2_mask(*reinterpret_cast<const __nv_bfloat162 *>(&pair), __nv_bfloat162{0, 0});
 }
+/* The smaller of each half and 1; a NaN stays. */
+static __device__ __forceinline__ uint32_t fm_half2_at_most_1(uint32_t pair) {
+    asm("min.NaN.bf16x2 %0, %0, %1;" : "+r"(pair) : "r"(0x3f803f80u));
+    return pair;
+}
 #else
 #define FM_VARIANT(name) FM_PASTE(name, f16, FM_HEAD_DIM)
 typedef __half fm_half;
@@ -35,6 +40,10 @@ static __device__ __forceinline__ uint32_t fm_half2_from(float x, float y) {
 }
 static __device__ __forceinline__ uint32_t fm_half2_is_not_0(uint32_t pair) {
     return __hneu2_mask(*reinterpret_cast<const __half2 *>(&pair), __half2{0, 0});
+}
+static __device__ __forceinline__ uint32_t fm_half2_at_most_1(uint32_t pair) {
+    asm("min.NaN.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(0x3c003c00u));
+    return pair;
 }
 #endif
 

@@ -40,4 +40,10 @@ static __device__ __forceinline__ float ptx_exp2(float x) {
     return y;
 }
 
+/* The smaller of x and 1; a NaN stays. For weights 2^(S - lse): where scores are far from 0 their rounding alone may bring them above 1. */
+static __device__ __forceinline__ float ptx_at_most_1(float x) {
+    asm("min.NaN.f32 %0, %0, 0f3F800000;" : "+f"(x));
+    return x;
+}
+
 #endif

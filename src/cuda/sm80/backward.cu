@@ -6,33 +6,28 @@
  *           dO V^T, dS, dK += dS^T Q. Both: dQ = dS K, half each. A team's sum is 64 x 64 a warp, which reads
  *           a third less shared memory than 64 x 32 of both sums would, and one team's exponentials run under the other's products.
  * Barriers  P_READY     P is written. Team dS waits, team P goes on
- *           P_TEAM      the same within team P; its last tile's dO may be overwritten
+ *           P_TEAM      the same within team P
  *           SCORE_READY dS is written and P read. Team P waits, team dS goes on
  *           SCORE_TEAM  the same within team dS
- *           QUERY_READY the next Q has landed. Team P waits, team dS goes on
- *           GRAD_READY  the next dO has landed. Team dS waits, team P, past SCORE_READY, goes on
- *           SCORE_FREE  with softcap alone: dQ has been taken from dS's tile, where team P puts P (1 - tanh^2)
+ *           NEXT_READY  the next Q, dO and row terms have landed. Team P waits, team dS goes on
+ *           GRAD_FREE   team P is done with dO, team dS with its copies and its own dQ. Team dS waits, team P goes on
+ *           SCORE_FREE  with softcap alone: dQ has been taken from dS's tile, where team P puts P (1 - tanh^2). Both wait
  * Memory    See backward_tile.cuh; 163 KB at most. Registers: 128 of a sum, 64 of a score tile, fragments: 255. Nothing else may
  *           live through the loop, hence the work in shared memory and the values that are computed again (product.cuh).
- * Time      team P   | S(i)  | exp, P | copy dO(i+1) | dV(i)        | dQ(i) | S(i+1) ...
- *           team dS  |     dP(i)      | dS | copy Q(i+1) | dK(i)         | dQ(i) | dP(i+1) ...
+ * Time      team P   | S(i)                     | exp, P | dV(i)      | dQ(i) | S(i+1) ...
+ *           team dS  | copy Q, dO(i+1) |   dP(i)         | dS | dK(i) | dQ(i) | copy ...
  * Masks     Team P alone knows them: P of a hidden pair is 0, and so are dV, dS, dK, dQ. Half a tile (64 keys) that is hidden
  *           is not computed at all. Rows past the last have lse2 = +inf, so P is 0.
  */
 #include "cuda/launch_kernel.cuh"
 #include "cuda/ptx/bar.cuh"
+#include "cuda/sm80/backward_add.cuh"
 #include "cuda/sm80/backward_scores.cuh"
 #include "cuda/sm80/backward_store.cuh"
 #include "cuda/sm80/load_rows.cuh"
 #include "cuda/tile/work.cuh"
 
-enum { P_READY = 1, P_TEAM, SCORE_READY, SCORE_TEAM, QUERY_READY, GRAD_READY, SCORE_FREE };
-
-/* One tile of rows. */
-typedef struct row_tile {
-    int32_t row0;
-    uint32_t step;
-} row_tile;
+enum { P_READY = 1, P_TEAM, SCORE_READY, SCORE_TEAM, NEXT_READY, GRAD_FREE, SCORE_FREE };
 
 /* Tiles of the list are numbered step * PARTS + part. The first at or after `at` that the block's keys see. */
 enum { PARTS = FM_PLAN_BLOCK / ROWS };
@@ -44,138 +39,134 @@ static __device__ __forceinline__ int next_tile(const backward_shared *s, int at
     return at;
 }
 
-static __device__ __forceinline__ row_tile tile_at(const backward_shared *s, int at) {
-    const uint32_t step = s->list.steps[at / PARTS];
-    const row_tile tile = {step_tile(step) * FM_PLAN_BLOCK + at % PARTS * ROWS, step};
-    return tile;
+/* The loop's state in one number: from bit 5 on the tile, then four bits of classes as in its step, and the stage. All else is read or
+ * computed where it is needed, for registers are what the loop is short of. */
+static __device__ __forceinline__ int tile_of(uint32_t at) {
+    asm volatile("" : "+r"(at)); /* computed here, not kept */
+    return (int)(at >> 5);
+}
+static __device__ __forceinline__ int stage_of(uint32_t at) { return STAGES == 2 ? (int)(at & 1) : 0; }
+static __device__ __forceinline__ bool is_visible_at(uint32_t at, int half) { return step_half_is_visible(at >> 1, half); }
+static __device__ __forceinline__ bool is_full_at(uint32_t at, int half) { return step_half_is_full(at >> 1, half); }
+
+/* Step of a tile; of no matter what past the end, so that it can be read before it is known whether there is one. */
+static __device__ __forceinline__ uint32_t step_at(const backward_shared *s, int tile) {
+    return s->list.steps[min(tile / PARTS, STEP_CAPACITY - 1)];
+}
+static __device__ __forceinline__ int32_t row0_of(const backward_shared *s, int tile) {
+    return step_tile(step_at(s, tile)) * FM_PLAN_BLOCK + tile % PARTS * ROWS;
+}
+static __device__ __forceinline__ uint32_t state_of(const backward_shared *s, int tile, int stage) {
+    return (uint32_t)tile << 5 | step_at(s, tile) % (1 << STEP_TILE_SHIFT) << 1 | (uint32_t)stage;
 }
 
 /* Half of the block's keys that key `key` of the tile lies in. */
 static __device__ __forceinline__ int half_of(const block_work *work, int key) { return KEYS == 128 ? key / 64 : work->half; }
 
-/* A team's part of a tile's copies: dO by team P, Q by team dS. */
+/* Copies of a tile by one team: dO (of = TEAM_P) or Q. */
 static __device__ __forceinline__ void load_row_tile(backward_shared *s, int stage, const fm_cuda_backward_problem *bp,
-                                                     int32_t row0) {
+                                                     int32_t row0, int of) {
     const fm_cuda_problem *p = &bp->forward;
+    const fm_cuda_tensor *t = of == TEAM_P ? &bp->grad_output : &p->query;
+    const row_source source = {s->work.rows[of],
+                               t->stride[1],
+                               t->stride[3],
+                               p->rows,
+                               of == TEAM_P ? p->head_dim_v : p->head_dim,
+                               t->in_chunks,
+                               of == TEAM_P && p->output_is_f32};
+    load_rows<TEAM, ROWS, DIM>(of == TEAM_P ? s->grad_output[stage] : s->query[stage], &source, row0,
+                               (int)(thread_here() % TEAM));
+}
+
+/* lse2 (of = TEAM_P) or delta of a row; P is 0 in rows past the last. */
+static __device__ __forceinline__ float load_row_term(const backward_shared *s, const fm_cuda_problem *p, int32_t row, int of) {
+    if (row >= p->rows) {
+        return of == TEAM_P ? INFINITY : 0.0f;
+    }
+    return __ldg(s->work.terms[of] + row);
+}
+
+/* dQ of a tile: keys of halves that are visible. */
+static __device__ __forceinline__ void grad_query_of_tile(backward_shared *s, const fm_cuda_problem *p, uint32_t at) {
     const block_work *work = &s->work;
-    const int thread = (int)threadIdx.x % TEAM;
-    if (team_of() == TEAM_P) {
-        const row_source grad =
-            row_source_of(&bp->grad_output, work->batch, work->head, p->rows, p->head_dim_v, p->output_is_f32);
-        load_rows<TEAM, ROWS, DIM>(s->grad_output[stage], &grad, row0, thread);
-    } else {
-        const row_source query = row_source_of(&p->query, work->batch, work->head, p->rows, p->head_dim, false);
-        load_rows<TEAM, ROWS, DIM>(s->query[stage], &query, row0, thread);
+    const uint32_t from = ptx_shared_address(s->grad_score) + rows_bytes<KEYS>(query_row0()), key = ptx_shared_address(s->key);
+#pragma unroll 1
+    for (int pass = 0; pass < QUERY_PASSES; pass++) {
+        float sum[QUERY_M][QUERY_N][4];
+        clear(sum);
+        const bool both = KEYS == 128 && is_visible_at(at, 0) && is_visible_at(at, 1);
+        if (both) {
+            product_row_column<QUERY_M, QUERY_N, KEYS, KEYS, DIM>(sum, from, 0, key, query_dim0(pass) / 8);
+        }
+#pragma unroll
+        for (int half = 0; half < KEYS / 64; half++) {
+            if (!both && is_visible_at(at, half_of(work, 64 * half))) {
+                product_row_column<QUERY_M, QUERY_N, 64, KEYS, DIM>(sum, from, 8 * half, key + rows_bytes<DIM>(64 * half),
+                                                                    query_dim0(pass) / 8);
+            }
+        }
+        const int32_t row0 = row0_of(s, tile_of(at));
+        if (row0 + ROWS <= p->rows) {
+            add_grad_query<0>(sum, work->query_sum, p, row0 + query_row0(), query_dim0(pass));
+        } else {
+            add_grad_query<1>(sum, work->query_sum, p, row0 + query_row0(), query_dim0(pass));
+        }
+    }
+}
+
+/* First row of the tile after this one of the list; the number of rows where there is none. */
+static __device__ __forceinline__ int32_t next_row0(const backward_shared *s, const fm_cuda_problem *p, uint32_t at) {
+    const int next = next_tile(s, tile_of(at) + 1);
+    const int32_t row0 = row0_of(s, next);
+    return is_end(s, next) ? p->rows : row0;
+}
+
+/* With two stages, by team dS: starts the copies of the next tile. */
+static __device__ __forceinline__ void load_next(backward_shared *s, const fm_cuda_backward_problem *bp, uint32_t at) {
+    const int32_t row0 = next_row0(s, &bp->forward, at);
+#pragma unroll 1
+    for (int of = 0; of < 2 && row0 < bp->forward.rows; of++) {
+        load_row_tile(s, stage_of(at) ^ 1, bp, row0, of);
     }
     ptx_cp_async_commit();
 }
 
-/* lse2 or delta, as the team needs, of the row that this thread looks after; P is 0 in rows past the last. */
-static __device__ __forceinline__ float load_row_term(const fm_cuda_backward_problem *bp, const block_work *work, int32_t row0) {
-    const int team = team_of();
-    const int32_t row = row0 + (int)threadIdx.x % TEAM;
-    const float *terms = team == TEAM_P ? bp->lse2 : bp->delta;
-    if ((int)threadIdx.x % TEAM >= ROWS || row >= bp->forward.rows) {
-        return team == TEAM_P ? INFINITY : 0.0f;
-    }
-    return __ldg(terms + ((int64_t)work->batch * bp->forward.heads + work->head) * bp->forward.rows + row);
+/* A row term of the next tile for each thread of team dS: delta for the lower half, lse2 for the upper. */
+static_assert(STAGES == 1 || 2 * ROWS == TEAM, "a term for each thread");
+static __device__ __forceinline__ float load_next_term(const backward_shared *s, const fm_cuda_problem *p, uint32_t at) {
+    const int32_t row = next_row0(s, p, at) + (int32_t)(thread_here() % ROWS);
+    return load_row_term(s, p, row, (int)(thread_here() / ROWS % 2));
 }
 
-static __device__ __forceinline__ void store_row_term(backward_shared *s, float term) {
-    if ((int)threadIdx.x % TEAM < ROWS) {
-        s->row_terms[team_of()][threadIdx.x % TEAM] = term;
-    }
+/* S or dP of the warp. */
+static __device__ __forceinline__ void multiply_scores(float (&score)[SCORE_M][SCORE_N][4], const backward_shared *s, int team,
+                                                       int stage, int row0, int key0) {
+    const uint32_t rows = ptx_shared_address(team == TEAM_P ? s->query[stage] : s->grad_output[stage]);
+    const uint32_t keys = ptx_shared_address(team == TEAM_P ? s->key : s->value);
+    clear(score);
+    product_row_row<SCORE_M, SCORE_N, DIM>(score, rows + rows_bytes<DIM>(row0), keys + rows_bytes<DIM>(key0));
 }
 
-/* Adds the warp's part of dQ to the sum of one head, [D / 8][Sq][8]. Lanes l and l + 16 exchange a value so that an instruction adds
- * four whole rows of eight, 128 bytes in a row of memory:
- *
- *   lane 4 g + t has  (g, 2t) (g, 2t+1)         adds  g < 4: (g, 2t) and (g + 4, 2t)    else (g - 4, 2t + 1) and (g, 2t + 1) */
-template <int CUT> /* 1: the tile is cut by the last row */
-static __device__ __forceinline__ void add_grad_query(const float (&sum)[QUERY_M][QUERY_N][4], float *head,
-                                                      const fm_cuda_problem *p, int32_t row0, int dim0) {
-    const int lane = lane_here();
-    const bool upper = lane >= 16;
-    const int32_t row = row0 + lane / 4 % 4;
-    float *at = head + ((int64_t)(dim0 / 8) * p->rows + row) * 8 + lane % 4 * 2 + (upper ? 1 : 0);
-#pragma unroll
-    for (int n = 0; n < QUERY_N; n++) {
-        if (dim0 + 8 * n >= p->head_dim) {
-            return;
-        }
-#pragma unroll
-        for (int i = 0; i < 2 * QUERY_M; i++) {
-            const float x = sum[i / 2][n][i % 2 * 2], y = sum[i / 2][n][i % 2 * 2 + 1];
-            const float other = __shfl_xor_sync(0xffffffffu, upper ? x : y, 16);
-            if (!CUT || row + 8 * i < p->rows) {
-                atomicAdd(at + 64 * i, upper ? other : x);
-            }
-            if (!CUT || row + 8 * i + 4 < p->rows) {
-                atomicAdd(at + 64 * i + 32, upper ? y : other);
-            }
-        }
-        at += (int64_t)p->rows * 8;
-    }
-}
-
-/* dQ of a tile: keys of halves that are visible. */
-static __device__ __forceinline__ void grad_query_of_tile(backward_shared *s, const fm_cuda_backward_problem *bp, int at) {
-    const fm_cuda_problem *p = &bp->forward;
-    const block_work *work = &s->work;
-    const row_tile tile = tile_at(s, at);
-    const int warp = team_of() * WARPS + team_warp(), row0 = warp % QUERY_WARP_ROWS * QUERY_ROWS;
-    const uint32_t from = ptx_shared_address(s->grad_score) + rows_bytes<KEYS>(row0), key = ptx_shared_address(s->key);
-#pragma unroll 1
-    for (int pass = 0; pass < QUERY_PASSES; pass++) {
-        const int dim0 = (warp / QUERY_WARP_ROWS * QUERY_PASSES + pass) * QUERY_DIMS;
-        float sum[QUERY_M][QUERY_N][4];
-        clear(sum);
-#pragma unroll
-        for (int half = 0; half < KEYS / 64; half++) {
-            if (step_half_is_visible(tile.step, half_of(work, 64 * half))) {
-                product_row_column<QUERY_M, QUERY_N, 64, KEYS, DIM>(sum, from, 8 * half, key + rows_bytes<DIM>(64 * half),
-                                                                    dim0 / 8);
-            }
-        }
-        float *head = bp->grad_query_sum + ((int64_t)work->batch * p->heads + work->head) * p->rows * p->head_dim;
-        if (tile.row0 + ROWS <= p->rows) {
-            add_grad_query<0>(sum, head, p, tile.row0 + row0, dim0);
-        } else {
-            add_grad_query<1>(sum, head, p, tile.row0 + row0, dim0);
-        }
-    }
-}
-
-/* Starts the team's copies of tile `next` of the list, if there is one and a stage for it. */
-static __device__ __forceinline__ void load_next(backward_shared *s, int stage, const fm_cuda_backward_problem *bp, int next) {
-    if (STAGES == 2 && !is_end(s, next)) {
-        load_row_tile(s, stage ^ 1, bp, tile_at(s, next).row0);
-    }
-}
-
-/* S or dP of the warp, then P or dS of the team in shared memory; copies of tile `next` start. */
-static __device__ __forceinline__ void scores_of_tile(backward_shared *s, int stage, const fm_cuda_backward_problem *bp, int at,
-                                                      int next) {
+/* S or dP of the warp, then P or dS of the team in shared memory. Team dS starts with the copies of the next tile, so that S, for which
+ * it would have to wait in the end, has the tensor cores to itself meanwhile; it returns the next tile's term. */
+static __device__ __forceinline__ float scores_of_tile(backward_shared *s, const fm_cuda_backward_problem *bp, uint32_t at) {
     float score[SCORE_M][SCORE_N][4];
-    const row_tile tile = tile_at(s, at);
-    const int team = team_of(), row0 = team_warp() % SCORE_WARP_ROWS * SCORE_ROWS;
-    const int key0 = team_warp() / SCORE_WARP_ROWS * SCORE_KEYS, half = half_of(&s->work, key0);
-    const bool is_visible = step_half_is_visible(tile.step, half), capped = bp->forward.softcap > 0.0f;
-    const bool is_full = step_half_is_full(tile.step, half) || team == TEAM_SCORE;
+    const int team = team_of(), row0 = score_row0(), key0 = score_key0(), half = half_of(&s->work, key0);
+    const bool is_visible = is_visible_at(at, half), capped = bp->forward.softcap > 0.0f;
+    const bool is_full = is_full_at(at, half) || team == TEAM_SCORE;
     uint64_t visible = ~static_cast<uint64_t>(0);
+    if (STAGES == 2 && team == TEAM_SCORE) {
+        load_next(s, bp, at);
+    }
     if (!is_full && is_visible) {
-        visible = find_visible(&bp->forward, &s->work, tile.row0 + row0, s->work.key0 + key0);
+        visible = find_visible(&bp->forward, &s->work, row0_of(s, tile_of(at)) + row0, s->work.key0 + key0);
     }
     if (is_visible) {
-        const uint32_t rows = ptx_shared_address(team == TEAM_P ? s->query[stage] : s->grad_output[stage]);
-        const uint32_t keys = ptx_shared_address(team == TEAM_P ? s->key : s->value);
-        clear(score);
-        product_row_row<SCORE_M, SCORE_N, DIM>(score, rows + rows_bytes<DIM>(row0), keys + rows_bytes<DIM>(key0));
+        multiply_scores(score, s, team, stage_of(at), row0, key0);
     }
-    if (capped && team == TEAM_P) {
+    if (capped) {
         ptx_bar_sync(SCORE_FREE, THREADS);
-    } else if (capped) {
-        ptx_bar_arrive(SCORE_FREE, THREADS);
     }
     if (team == TEAM_P) {
         if (is_visible) {
@@ -183,22 +174,22 @@ static __device__ __forceinline__ void scores_of_tile(backward_shared *s, int st
         }
         ptx_bar_arrive(P_READY, THREADS);
         ptx_bar_sync(P_TEAM, TEAM);
-        load_next(s, stage, bp, next);
-        return;
+        return 0.0f;
     }
+    const float term = STAGES == 2 ? load_next_term(s, &bp->forward, at) : 0.0f;
     ptx_bar_sync(P_READY, THREADS);
     if (is_visible) {
         write_grad_scores(score, s, capped, row0, key0);
     }
     ptx_bar_arrive(SCORE_READY, THREADS);
-    load_next(s, stage, bp, next);
     ptx_bar_sync(SCORE_TEAM, TEAM);
+    return term;
 }
 
 /* dV or dK of the warp. */
-static __device__ __forceinline__ void add_tile(float (&sum)[SUM_M][SUM_N][4], backward_shared *s, int stage, int at) {
-    if (step_half_is_visible(tile_at(s, at).step, half_of(&s->work, sum_key0()))) {
-        const int team = team_of();
+static __device__ __forceinline__ void add_tile(float (&sum)[SUM_M][SUM_N][4], backward_shared *s, uint32_t at) {
+    if (is_visible_at(at, half_of(&s->work, sum_key0()))) {
+        const int team = team_of(), stage = stage_of(at);
         const uint32_t scores = ptx_shared_address(team == TEAM_P ? s->probability : s->grad_score);
         const uint32_t rows = ptx_shared_address(team == TEAM_P ? s->grad_output[stage] : s->query[stage]);
         product_column_column<SUM_M, SUM_N, ROWS, KEYS, DIM>(sum, scores, sum_key0() / 8, rows, sum_dim0() / 8);
@@ -206,51 +197,52 @@ static __device__ __forceinline__ void add_tile(float (&sum)[SUM_M][SUM_N][4], b
 }
 
 /* Copies a tile while nothing else goes on: the first of a list, and with one stage every tile. */
-static __device__ __forceinline__ void load_alone(backward_shared *s, const fm_cuda_backward_problem *bp, int32_t row0) {
-    load_row_tile(s, 0, bp, row0);
-    store_row_term(s, load_row_term(bp, &s->work, row0));
+static __device__ __forceinline__ void load_alone(backward_shared *s, const fm_cuda_backward_problem *bp, uint32_t at) {
+    const int32_t row0 = row0_of(s, tile_of(at));
+    const int team = team_of(), thread = (int)(thread_here() % TEAM);
+    load_row_tile(s, 0, bp, row0, team);
+    ptx_cp_async_commit();
+    if (thread < ROWS) {
+        s->row_terms[team][thread] = load_row_term(s, &bp->forward, row0 + thread, team);
+    }
     ptx_cp_async_wait<0>();
-    __syncthreads();
+    ptx_bar_block();
 }
 
-static __device__ __forceinline__ int tile_of(int state) {
-    asm volatile("" : "+r"(state)); /* computed here, not kept */
-    return state >> 1;
-}
-
-/* Walks the tiles of the list. Its state is one number, twice the tile plus the stage; all else is read again where it is needed,
- * for registers are what this loop is short of. */
+/* Walks the tiles of the list. */
 static __device__ __forceinline__ void walk(float (&sum)[SUM_M][SUM_N][4], backward_shared *s,
                                             const fm_cuda_backward_problem *bp) {
-    int state = 2 * next_tile(s, 0);
-    if (is_end(s, tile_of(state))) {
+    uint32_t at = state_of(s, next_tile(s, 0), 0);
+    if (is_end(s, tile_of(at))) {
         return;
     }
-    load_alone(s, bp, tile_at(s, tile_of(state)).row0);
+    load_alone(s, bp, at);
     while (true) {
-        const int stage = STAGES == 2 ? state & 1 : 0, next = next_tile(s, tile_of(state) + 1);
-        scores_of_tile(s, stage, bp, tile_of(state), next);
-        const float term = load_row_term(bp, &s->work, is_end(s, next) ? bp->forward.rows : tile_at(s, next).row0);
-        add_tile(sum, s, stage, tile_of(state));
-        store_row_term(s, term);
-        ptx_cp_async_wait<0>();
+        const float term = scores_of_tile(s, bp, at);
+        add_tile(sum, s, at);
         if (team_of() == TEAM_P) {
             ptx_bar_sync(SCORE_READY, THREADS);
-            ptx_bar_arrive(GRAD_READY, THREADS);
+            ptx_bar_arrive(GRAD_FREE, THREADS);
         } else {
-            ptx_bar_arrive(QUERY_READY, THREADS);
+            if (STAGES == 2) {
+                s->row_terms[thread_here() / ROWS % 2][thread_here() % ROWS] = term;
+                ptx_cp_async_wait<0>();
+            }
+            ptx_bar_arrive(NEXT_READY, THREADS);
         }
         if (bp->grad_query_sum != NULL) {
-            grad_query_of_tile(s, bp, tile_of(state));
+            grad_query_of_tile(s, &bp->forward, at);
         }
-        ptx_bar_sync(team_of() == TEAM_P ? QUERY_READY : GRAD_READY, THREADS);
-        state = 2 * next_tile(s, tile_of(state) + 1) + (~state & 1);
-        if (is_end(s, tile_of(state))) {
+        const int next = next_tile(s, tile_of(at) + 1);
+        at = state_of(s, next, ~at & 1);
+        const bool ends = is_end(s, next);
+        ptx_bar_sync(team_of() == TEAM_P ? NEXT_READY : GRAD_FREE, THREADS);
+        if (ends) {
             return;
         }
         if (STAGES == 1) {
-            __syncthreads();
-            load_alone(s, bp, tile_at(s, tile_of(state)).row0);
+            ptx_bar_block();
+            load_alone(s, bp, at);
         }
     }
 }
@@ -271,6 +263,17 @@ static __device__ __forceinline__ block_work find_work(const fm_cuda_problem *p)
     return work;
 }
 
+/* What the loop needs of the head that is walked next. */
+static __device__ __forceinline__ void find_head(block_work *work, const fm_cuda_backward_problem *bp) {
+    const fm_cuda_problem *p = &bp->forward;
+    const int64_t head = (int64_t)work->batch * p->heads + work->head;
+    work->rows[TEAM_SCORE] = row_source_of(&p->query, work->batch, work->head, 0, 0, false).head;
+    work->rows[TEAM_P] = row_source_of(&bp->grad_output, work->batch, work->head, 0, 0, p->output_is_f32).head;
+    work->terms[TEAM_SCORE] = bp->delta + head * p->rows;
+    work->terms[TEAM_P] = bp->lse2 + head * p->rows;
+    work->query_sum = bp->grad_query_sum + head * p->rows * p->head_dim;
+}
+
 static __global__ void __launch_bounds__(THREADS, 1) backward_kernel(const __grid_constant__ fm_cuda_backward_problem bp) {
     extern __shared__ __align__(1024) unsigned char shared_bytes[];
     backward_shared *s = reinterpret_cast<backward_shared *>(shared_bytes);
@@ -280,7 +283,7 @@ static __global__ void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
     if (threadIdx.x == 0) {
         *work = find_work(p);
     }
-    __syncthreads();
+    ptx_bar_block();
     if (work->key0 >= p->columns) {
         return;
     }
@@ -295,24 +298,22 @@ static __global__ void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
     float sum[SUM_M][SUM_N][4];
     clear(sum);
     do {
-        __syncthreads();
+        ptx_bar_block();
         if (threadIdx.x == 0) {
             work->head++;
             work->plane = mask_plane(&p->plan, work->batch, work->head, p->heads);
             step_list_start(&s->list, lines, work->plane, work->group, p->no_skip);
         }
-        __syncthreads();
+        ptx_bar_block();
+        if (threadIdx.x == TEAM) { /* while warp 0 makes the list */
+            find_head(work, &bp);
+        }
         while (step_list_fill(&s->list, lines, work->plane, work->group, p->no_skip) > 0) {
             walk(sum, s, &bp);
         }
     } while (work->head + 1 < work->end_head);
     ptx_cp_async_wait<0>();
-#pragma unroll 1
-    for (int team = 0; team < 2; team++) {
-        if ((team == TEAM_P ? bp.grad_value.data : bp.grad_key.data) != NULL) {
-            store_sums(sum, s, &bp, team);
-        }
-    }
+    store_sums(sum, s, &bp, team_of() == TEAM_P ? P_TEAM : SCORE_TEAM);
 }
 
 #if FM_COMPACT

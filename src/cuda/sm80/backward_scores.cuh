@@ -19,10 +19,14 @@ static __device__ __forceinline__ void read_row_terms(float (&terms)[2 * SCORE_M
     }
 }
 
-/* Where this lane's pair (row 16 m + 8 half + lane / 4, keys 8 n + lane % 4 * 2 and + 1) of the warp's score tile lies. */
-static __device__ __forceinline__ uint32_t *score_pair(fm_half *tile, int lane, int row0, int key0, int m, int n, int half) {
-    const int offset = shared_chunk<KEYS>(lane / 4, key0 / 8 + n) + (row0 + 16 * m + 8 * half) * KEYS;
-    return reinterpret_cast<uint32_t *>(tile + offset + lane % 4 * 2);
+/* Where this lane's pair (row 16 m + 8 half + lane / 4, keys 8 n + lane % 4 * 2 and + 1) of the warp's score tile lies, `first` being
+ * the offset of the pair 0, 0, 0. */
+static_assert(is_power_of_2(SCORE_N), "columns of a warp are reached by an exclusive or");
+static __device__ __forceinline__ int first_pair(int lane, int row0, int key0) {
+    return shared_chunk<KEYS>(lane / 4, key0 / 8) + row0 * KEYS + lane % 4 * 2;
+}
+static __device__ __forceinline__ uint32_t *score_pair(fm_half *tile, int first, int m, int n, int half) {
+    return reinterpret_cast<uint32_t *>(tile + (first ^ CHUNK * n) + (16 * m + 8 * half) * KEYS);
 }
 
 static __device__ __forceinline__ float tanh_accurate(float x) {
@@ -41,10 +45,11 @@ static __device__ __forceinline__ bool is_visible_pair(uint64_t visible, int m, 
 static __device__ __forceinline__ uint64_t find_visible(const fm_cuda_problem *p, const block_work *work, int32_t row0,
                                                         int32_t key0) {
     const tile_mask mask = tile_mask_at(&p->plan, work->plane, row0, key0);
+    const int lane = lane_here();
     uint64_t visible = 0;
 #pragma unroll 1
     for (int n = 0; n < SCORE_N; n++) {
-        const uint32_t pairs = tile_mask_pairs<2 * SCORE_M>(&mask, row0 + lane_of() / 4, key0 + 8 * n + lane_of() % 4 * 2);
+        const uint32_t pairs = tile_mask_pairs<2 * SCORE_M>(&mask, row0 + lane / 4, key0 + 8 * n + lane % 4 * 2);
         visible |= static_cast<uint64_t>(pairs) << (n * VISIBLE_BITS);
     }
     return visible;
@@ -53,7 +58,7 @@ static __device__ __forceinline__ uint64_t find_visible(const fm_cuda_problem *p
 /* With softcap. P (1 - tanh^2), which dS needs in the place of P, goes through dS's tile. */
 static __device__ __forceinline__ void write_capped(const float (&score)[SCORE_M][SCORE_N][4], backward_shared *s,
                                                     const fm_cuda_problem *p, uint64_t visible, int row0, int key0) {
-    const int lane = lane_here();
+    const int lane = lane_here(), first = first_pair(lane, row0, key0);
     const float inner = __fdividef(p->scale, p->softcap), outer = p->softcap * LOG2E;
     float lse2[2 * SCORE_M];
     read_row_terms(lse2, s->row_terms[TEAM_P] + row0, lane);
@@ -66,11 +71,11 @@ static __device__ __forceinline__ void write_capped(const float (&score)[SCORE_M
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const float t = tanh_accurate(score[m][n][2 * half + e] * inner);
-                x[e] = is_visible_pair(visible, m, n, 2 * half + e) ? ptx_exp2(fmaf(t, outer, -lse2[i])) : 0.0f;
+                x[e] = is_visible_pair(visible, m, n, 2 * half + e) ? ptx_at_most_1(ptx_exp2(fmaf(t, outer, -lse2[i]))) : 0.0f;
                 slope[e] = x[e] == 0.0f ? 0.0f : x[e] * (1.0f - t * t);
             }
-            *score_pair(s->probability, lane, row0, key0, m, n, half) = fm_half2_from(x[0], x[1]);
-            *score_pair(s->grad_score, lane, row0, key0, m, n, half) = fm_half2_from(slope[0], slope[1]);
+            *score_pair(s->probability, first, m, n, half) = fm_half2_from(x[0], x[1]);
+            *score_pair(s->grad_score, first, m, n, half) = fm_half2_from(slope[0], slope[1]);
         }
     }
 }
@@ -79,7 +84,7 @@ static __device__ __forceinline__ void write_capped(const float (&score)[SCORE_M
 template <int MASKED>
 static __device__ __forceinline__ void write_plain(const float (&score)[SCORE_M][SCORE_N][4], backward_shared *s, float scale,
                                                    uint64_t visible, int row0, int key0) {
-    const int lane = lane_here();
+    const int lane = lane_here(), first = first_pair(lane, row0, key0);
     asm volatile("" : "+f"(scale)); /* the product is made here, not kept */
     const float scale2 = scale * LOG2E;
     float lse2[2 * SCORE_M];
@@ -95,7 +100,7 @@ static __device__ __forceinline__ void write_plain(const float (&score)[SCORE_M]
                 x[e] = ptx_exp2(fmaf(score[m][n][2 * half + e], scale2, -lse2[i]));
                 x[e] = !MASKED || is_visible_pair(visible, m, n, 2 * half + e) ? x[e] : 0.0f;
             }
-            *score_pair(s->probability, lane, row0, key0, m, n, half) = fm_half2_from(x[0], x[1]);
+            *score_pair(s->probability, first, m, n, half) = fm_half2_at_most_1(fm_half2_from(x[0], x[1]));
         }
     }
 }
@@ -114,34 +119,37 @@ static __device__ __forceinline__ void write_probabilities(const float (&score)[
 }
 
 /* P of 16 rows of the warp's score tile, in the layout of its sums: register 2 (n % 2) + half of pairs[n / 2]. */
-static __device__ __forceinline__ void read_pairs(uint32_t (&pairs)[SCORE_N / 2][4], uint32_t rows, int lane, int key0) {
+static __device__ __forceinline__ void read_pairs(uint32_t (&pairs)[SCORE_N / 2][4], uint32_t first) {
 #pragma unroll
     for (int n = 0; n < SCORE_N / 2; n++) {
-        ptx_ldmatrix(pairs[n], down<KEYS>(rows, lane, key0 / 8 + 2 * n));
+        ptx_ldmatrix(pairs[n], shared_move<KEYS>(first, 0, 2 * n));
     }
 }
 
 /* Team dS: dP of the warp to dS = P (dP - delta), in shared memory; P 0 gives 0 whatever dP is: hidden V, or dO of an empty row, may
- * be so large that dP is not finite. Reads run 16 rows ahead of writes. */
+ * be so large that dP is not finite. Reads run 16 rows ahead of writes, which with softcap go to the same place: what a lane
+ * writes depends on what was read there, and __syncwarp says so to tools. */
 static __device__ __forceinline__ void write_grad_scores(const float (&score)[SCORE_M][SCORE_N][4], backward_shared *s,
                                                          bool capped, int row0, int key0) {
-    const int lane = lane_here();
-    const uint32_t from = ptx_shared_address(capped ? s->grad_score : s->probability) + rows_bytes<KEYS>(row0);
+    const int lane = lane_here(), first = first_pair(lane, row0, key0);
+    const uint32_t tile = ptx_shared_address(capped ? s->grad_score : s->probability) + rows_bytes<KEYS>(row0);
+    const uint32_t from = down<KEYS>(tile, lane, key0 / 8);
     uint32_t pairs[2][SCORE_N / 2][4];
     float delta[2 * SCORE_M];
     read_row_terms(delta, s->row_terms[TEAM_SCORE] + row0, lane);
-    read_pairs(pairs[0], from, lane, key0);
+    read_pairs(pairs[0], from);
 #pragma unroll
     for (int m = 0; m < SCORE_M; m++) {
         if (m + 1 < SCORE_M) {
-            read_pairs(pairs[(m + 1) % 2], from + rows_bytes<KEYS>(16 * (m + 1)), lane, key0);
+            read_pairs(pairs[(m + 1) % 2], from + rows_bytes<KEYS>(16 * (m + 1)));
         }
+        __syncwarp();
 #pragma unroll
         for (int i = 0; i < 2 * SCORE_N; i++) {
             const int n = i / 2, half = i % 2;
             const uint32_t pair = pairs[m % 2][n / 2][n % 2 * 2 + half];
             const fm_half *p = reinterpret_cast<const fm_half *>(&pair);
-            *score_pair(s->grad_score, lane, row0, key0, m, n, half) =
+            *score_pair(s->grad_score, first, m, n, half) =
                 fm_half2_from(fm_half_to(p[0]) * (score[m][n][2 * half] - delta[2 * m + half]),
                               fm_half_to(p[1]) * (score[m][n][2 * half + 1] - delta[2 * m + half])) &
                 fm_half2_is_not_0(pair);

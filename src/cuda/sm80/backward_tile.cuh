@@ -61,6 +61,10 @@ typedef struct block_work {
     int32_t head, end_head; /* of the query heads: the one that is walked now, and one past the key head's last */
     int32_t group, key0;
     int32_t half; /* of the group, where a block holds one half only */
+    /* of the head that is walked now, for team dS and team P: Q and dO, delta and lse2; dQ's sum or NULL */
+    const void *rows[2];
+    const float *terms[2];
+    float *query_sum;
 } block_work;
 
 typedef struct backward_shared {
@@ -82,11 +86,24 @@ enum { TEAM_SCORE = 0, TEAM_P = 1 };
 
 static constexpr float LOG2E = 1.44269504f;
 
-static __device__ __forceinline__ int team_of(void) { return thread_here() / TEAM; }
-static __device__ __forceinline__ int team_warp(void) { return thread_here() / 32 % WARPS; }
+static __device__ __forceinline__ int team_of(void) { return (int)(thread_here() / TEAM); }
+
+/* First row and key of this warp's part of S or dP. */
+static __device__ __forceinline__ int score_row0(void) { return (int)(thread_here() / 32 % SCORE_WARP_ROWS * SCORE_ROWS); }
+static __device__ __forceinline__ int score_key0(void) {
+    return (int)(thread_here() / 32 % WARPS / SCORE_WARP_ROWS * SCORE_KEYS);
+}
 
 /* First key and dim of this warp's sum. */
-static __device__ __forceinline__ int sum_key0(void) { return team_warp() / (WARPS / SUM_WARP_KEYS) * SUM_KEYS; }
-static __device__ __forceinline__ int sum_dim0(void) { return team_warp() % (WARPS / SUM_WARP_KEYS) * SUM_DIMS; }
+static __device__ __forceinline__ int sum_key0(void) {
+    return (int)(thread_here() / 32 % WARPS / (WARPS / SUM_WARP_KEYS) * SUM_KEYS);
+}
+static __device__ __forceinline__ int sum_dim0(void) { return (int)(thread_here() / 32 % (WARPS / SUM_WARP_KEYS) * SUM_DIMS); }
+
+/* First row and dim of this warp's part of dQ. */
+static __device__ __forceinline__ int query_row0(void) { return (int)(thread_here() / 32 % QUERY_WARP_ROWS * QUERY_ROWS); }
+static __device__ __forceinline__ int query_dim0(int pass) {
+    return ((int)(thread_here() / 32 / QUERY_WARP_ROWS) * QUERY_PASSES + pass) * QUERY_DIMS;
+}
 
 #endif

@@ -3,12 +3,13 @@
  *
  * Tiles     A block holds 64 rows of one query head and walks the tiles of 64 keys (32 above D 128) that the plan says are visible.
  * Roles     Four warps of 16 rows each. S and dP, 16 x 64 a warp, stay in registers; so does dS, as the left factor of dQ += dS K.
- * Barriers  __syncthreads before and after the copies of a tile of K and V. Several blocks of a multiprocessor hide each other's.
+ * Barriers  One of all threads before and after the copies of a tile of K and V. Several blocks of a multiprocessor hide each other's.
  * Memory    Q, dO: 64 x D each; K, V: 64 x D (32 x D) each; the list of steps. 98 KB at D 256. Registers: 64 (128) of dQ.
  * Time      copy | S, dP, P, dS, dQ | copy | ...
  * Masks     P of a hidden pair is 0. Rows past the last have lse2 = +inf.
  */
 #include "cuda/launch_kernel.cuh"
+#include "cuda/ptx/bar.cuh"
 #include "cuda/sm80/load_rows.cuh"
 #include "cuda/sm80/product.cuh"
 #include "cuda/tile/mask_tile.cuh"
@@ -81,9 +82,9 @@ static __device__ __forceinline__ void find_probabilities(float (&score)[1][SCOR
         const float lse2 = terms->lse2[i % 4 / 2];
         if (capped) {
             const float t = 1.0f - __fdividef(2.0f, ptx_exp2(2.0f * LOG2E * (*x * inner)) + 1.0f);
-            *x = ptx_exp2(fmaf(t, outer, -lse2)) * (1.0f - t * t);
+            *x = ptx_at_most_1(ptx_exp2(fmaf(t, outer, -lse2))) * (1.0f - t * t);
         } else {
-            *x = ptx_exp2(fmaf(*x, scale2, -lse2));
+            *x = ptx_at_most_1(ptx_exp2(fmaf(*x, scale2, -lse2)));
         }
     }
 }
@@ -155,12 +156,12 @@ static __device__ __forceinline__ void load_keys(query_shared *s, const fm_cuda_
     const int32_t head = work->item.head / (p->heads / p->heads_kv);
     const row_source key = row_source_of(&p->key, work->item.batch, head, p->columns, p->head_dim, false);
     const row_source value = row_source_of(&p->value, work->item.batch, head, p->columns, p->head_dim_v, false);
-    __syncthreads();
+    ptx_bar_block();
     load_rows<THREADS, KEYS, DIM>(s->key, &key, key0, (int)threadIdx.x);
     load_rows<THREADS, KEYS, DIM>(s->value, &value, key0, (int)threadIdx.x);
     ptx_cp_async_commit();
     ptx_cp_async_wait<0>();
-    __syncthreads();
+    ptx_bar_block();
 }
 
 static __device__ __forceinline__ void store_sum(const float (&sum)[1][QUERY_N][4], const fm_cuda_backward_problem *bp,
@@ -194,7 +195,7 @@ static __global__ void __launch_bounds__(THREADS, DIM <= 128 ? 2 : 1)
     if (threadIdx.x == 0) {
         s->work = find_work(p);
     }
-    __syncthreads();
+    ptx_bar_block();
     if (work->row0 >= p->rows) {
         return;
     }

@@ -56,7 +56,7 @@ static __device__ __forceinline__ void load_rows(fm_half *shared, const row_sour
         load_elements<THREADS, ROWS, DIM>(shared, from, row0, thread);
         return;
     }
-    const int row = thread / COLUMNS, chunk = thread % COLUMNS;
+    const int row = (int)((uint32_t)thread / COLUMNS), chunk = (int)((uint32_t)thread % COLUMNS);
     const uint32_t to = ptx_shared_address(shared) + 2 * (uint32_t)shared_chunk<DIM>(row, chunk);
     const fm_half *head = static_cast<const fm_half *>(from->head);
     const fm_half *at = head + (row0 + row) * from->row_stride + chunk * CHUNK;
