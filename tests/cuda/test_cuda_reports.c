@@ -141,7 +141,7 @@ static void set_all(const test_tensor *t, double value) {
     }
 }
 
-/* Gradients where a score's rounding is below 1: at 133120 it is 8192, and exp(S - lse) may be anything.
+/* At 133120 a score's rounding is 8192: exp(S - lse) may be anything, but a weight is at most 1.
  * https://github.com/pytorch/pytorch/issues/121558, https://github.com/Dao-AILab/flash-attention/issues/41 */
 static void large_constants_stay_finite(void **state) {
     (void)state;
@@ -161,9 +161,7 @@ static void large_constants_stay_finite(void **state) {
         set_all(&in.grad_output, cases[i].grad);
         for (int way = 0; way < DEVICE_WAYS; way++) {
             attention_results r = device_run_way(&c, &in, way);
-            if (cases[i].value <= 1000) {
-                assert_finite(&r);
-            }
+            assert_finite(&r);
             assert_true(fabs(element_at(&r.output, 0, c.rows - 1, 0, 0) - cases[i].value) <= 0x1p-7 * cases[i].value);
             attention_results_free(&r);
         }
