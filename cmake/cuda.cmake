@@ -50,6 +50,9 @@ endforeach()
 
 # The variants: one object for each kernel, head dim bucket and dtype.
 set(FM_HEAD_DIM_ROWS "")
+set(FM_CUDA_LAUNCHER ${CMAKE_CUDA_COMPILER_LAUNCHER}) # such as ccache
+list(PREPEND FM_CUDA_LAUNCHER "")
+set(FM_SM90_HEAD_DIM_ROWS "")
 list(SORT FM_HEAD_DIMS COMPARE NATURAL)
 foreach(dim ${FM_HEAD_DIMS})
   if(NOT dim MATCHES "^(64|96|128|192|256)$")
@@ -66,12 +69,20 @@ foreach(dim ${FM_HEAD_DIMS})
       fm_cuda_object(flashmask_sm80_backward_compact_${dim}_${bf16} src/cuda/sm80/backward.cu ${variant} FM_COMPACT=1)
       set_target_properties(flashmask_sm80_backward_compact_${dim}_${bf16} PROPERTIES CUDA_ARCHITECTURES 80)
     endif()
+    if(FM_CUDA_ARCHITECTURES MATCHES "90") # instructions that sm_90a alone has
+      fm_cuda_object(flashmask_sm90_forward_${dim}_${bf16} src/cuda/sm90/forward.cu ${variant})
+      set_target_properties(flashmask_sm90_forward_${dim}_${bf16} PROPERTIES CUDA_ARCHITECTURES 90a-real CUDA_COMPILER_LAUNCHER
+        "sh;${PROJECT_SOURCE_DIR}/cmake/refuse_serialised.sh${FM_CUDA_LAUNCHER}")
+    endif()
   endforeach()
+  if(FM_CUDA_ARCHITECTURES MATCHES "90")
+    string(APPEND FM_SM90_HEAD_DIM_ROWS " X(${dim})")
+  endif()
   string(APPEND FM_HEAD_DIM_ROWS " X(${dim}, ${compact})")
 endforeach()
 configure_file(cmake/variants.h.in ${PROJECT_BINARY_DIR}/generated/cuda/variants.h @ONLY)
 
-set(FM_CUDA_SOURCES src/cuda/backend.c)
-set_source_files_properties(src/cuda/backend.c PROPERTIES INCLUDE_DIRECTORIES ${PROJECT_BINARY_DIR}/generated)
+set(FM_CUDA_SOURCES src/cuda/backend.c src/cuda/sm90/forward.c src/cuda/sm90/tensor_map.c)
+set_source_files_properties(src/cuda/backend.c src/cuda/sm90/forward.c PROPERTIES INCLUDE_DIRECTORIES ${PROJECT_BINARY_DIR}/generated)
 set(FM_CUDA_LIBRARIES CUDA::cudart_static -l:libstdc++.a)
 set(FM_CUDA_PC_LIBS "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lstdc++ -ldl -lrt -lpthread") # of static links

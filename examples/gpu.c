@@ -84,7 +84,9 @@ int main(void) {
     forward.output = tensor_of(zeros);
     forward.lse = device_memory((size_t)HEADS * N * sizeof(float)); /* backward needs it */
     forward.plan = plan;
-    check(fm_attention_forward(&forward)); /* on the default stream; no workspace with a plan */
+    check(fm_attention_forward_workspace(&forward, &forward.workspace_bytes));
+    forward.workspace = device_memory(forward.workspace_bytes);
+    check(fm_attention_forward(&forward)); /* on the default stream */
 
     fm_attention_backward_args backward = FM_ATTENTION_BACKWARD_ARGS_INIT;
     backward.forward = &forward;
@@ -102,6 +104,7 @@ int main(void) {
            (double)value_at(&backward.grad_value, 767));
     fm_plan_free(plan);
     fm_mask_free(mask);
+    check_cuda(cudaFree(forward.workspace));
     void *const memory[] = {
         plan_memory,       forward.query.data,        forward.key.data,         forward.value.data,     forward.output.data,
         forward.lse,       backward.grad_output.data, backward.grad_query.data, backward.grad_key.data, backward.grad_value.data,

@@ -228,7 +228,9 @@ typedef enum fm_backend_id {
     FM_BACKEND_AUTO = 0,  /* by the device of the tensors */
     FM_BACKEND_REFERENCE, /* plain loops. f64 tensors: the oracle; f32, f16, bf16: sums in f32, P rounded to the dtype */
     FM_BACKEND_CPU, /* tiles of 64 x 64. The environment variable FLASHMASK_CPU_ISA = generic, avx2 or avx512 caps its vectors */
-    FM_BACKEND_CUDA_SM80 /* NVIDIA GPUs of compute capability 8.0 and later; head dims are multiples of 8 up to 256 */
+    /* NVIDIA GPUs of compute capability 8.0 and later; head dims are multiples of 8 up to 256. AUTO also takes the kernels for newer
+     * GPUs where device and tensors allow it, whose results differ within tolerance */
+    FM_BACKEND_CUDA_SM80
 } fm_backend_id;
 
 /* The instruction set of the CPU backend's kernels on this machine: "generic", "avx2" or "avx512". The environment variable
@@ -380,7 +382,7 @@ typedef struct fm_attention_backward_args {
 
 /* Workspace bytes: a function of shapes, dtypes and backend alone, never of the mask. On the CPU 0: calls allocate and free
  * what they need, 0.4 MB for each thread and, in backward, 8 bytes for each row of each query head. On CUDA memory of the
- * tensors' device, 256-byte aligned: in backward 8 bytes a row and query head and, unless deterministic, 4 bytes an element of
+ * tensors' device, 256-byte aligned: in forward of halves 256 bytes, unless the backend is FM_BACKEND_CUDA_SM80; in backward 8 bytes a row and query head and, unless deterministic, 4 bytes an element of
  * query; and without a plan, the bytes of a device plan of the mask's batch and heads with 4 intervals (for a mask with a
  * fallback also its bitmaps). */
 FM_API fm_status fm_attention_forward_workspace(const fm_attention_forward_args *args, size_t *bytes);

@@ -119,6 +119,7 @@ fm_status fm_forward_arguments(const fm_attention_forward_args *a, const fm_back
                         .softcap = a->softcap,
                         .sinks = a->sinks,
                         .no_skip = a->no_skip,
+                        .asked = a->backend,
                         .num_threads = a->num_threads};
     return FM_OK;
 }

@@ -24,6 +24,7 @@ typedef struct fm_problem {
     float scale, softcap; /* softcap 0: off */
     const float *sinks;   /* [Hq] or NULL */
     bool no_skip;
+    fm_backend_id asked; /* AUTO leaves the choice of kernels to the backend */
     int32_t num_threads; /* 0: OpenMP's choice */
     void *workspace;
     size_t workspace_bytes;

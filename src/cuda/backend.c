@@ -238,21 +238,33 @@ static fm_cuda_problem cuda_problem(const fm_problem *p) {
                              .output_is_f32 = p->output.dtype == FM_F32};
 }
 
+/* Calls that name FM_BACKEND_CUDA_SM80 get its kernels. */
+static bool may_take_sm90(const fm_problem *p) { return p->asked == FM_BACKEND_AUTO && p->query.dtype != FM_F32; }
+
 static fm_status forward_workspace(const fm_problem *p, size_t *bytes) {
     FM_TRY(check_extents(p));
-    *bytes = 0;
+    *bytes = may_take_sm90(p) ? FM_DEVICE_ALIGNMENT : 0;
     return FM_OK;
 }
 
-static fm_status forward(const fm_problem *p) {
+static int launch_forward(const fm_problem *p, const variant *v) {
     const fm_cuda_problem problem = cuda_problem(p);
+    const fm_sm90_place place = {p->query.device.index, p->workspace, p->stream};
+    int error;
+    if (may_take_sm90(p) && fm_sm90_forward(&problem, p->query.dtype, &place, &error)) {
+        return error;
+    }
+    return v == NULL ? fm_sm80_forward_f32(&problem, p->stream) : v->forward[half_of(p)](&problem, p->stream);
+}
+
+static fm_status forward(const fm_problem *p) {
     const variant *v = NULL;
     int previous, error;
     if (p->query.dtype != FM_F32) {
         FM_TRY(find_variant(p, &v));
     }
     FM_TRY(enter_device(p->query.device.index, &previous));
-    error = v == NULL ? fm_sm80_forward_f32(&problem, p->stream) : v->forward[half_of(p)](&problem, p->stream);
+    error = launch_forward(p, v);
     leave_device(p->query.device.index, previous);
     CUDA_TRY("forward", error);
     return FM_OK;

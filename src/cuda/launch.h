@@ -83,6 +83,14 @@ FM_CUDA_DECLARE_BOTH(128)
 FM_CUDA_DECLARE_BOTH(192)
 FM_CUDA_DECLARE_BOTH(256)
 
+/* sm90/forward.c: the forward kernel for Hopper. False where device, build or tensors do not allow it, and nothing was launched; else
+ * *error is a cudaError_t. workspace: 4 bytes, whatever they hold. */
+typedef struct fm_sm90_place {
+    int32_t device;
+    void *workspace, *stream;
+} fm_sm90_place;
+bool fm_sm90_forward(const fm_cuda_problem *problem, fm_dtype dtype, const fm_sm90_place *place, int *error);
+
 /* f32 tensors, every head dim: FMA kernels. */
 int fm_sm80_forward_f32(const fm_cuda_problem *problem, void *stream);
 int fm_sm80_backward_f32(const fm_cuda_backward_problem *problem, void *stream);

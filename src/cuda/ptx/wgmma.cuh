@@ -46,41 +46,41 @@ static __device__ __forceinline__ uint64_t ptx_wgmma_descriptor(uint32_t address
 #define PTX_WGMMA_TYPES "f32.f16.f16"
 #endif
 
-#define PTX_8(d, i)                                                                                                              \
+#define PTX_8(d, i) \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define PTX_16(d, i) PTX_8(d, i), PTX_8(d, i + 8)
 #define PTX_32(d, i) PTX_16(d, i), PTX_16(d, i + 16)
-#define PTX_NAMES_32                                                                                                              \
+#define PTX_NAMES_32 \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define PTX_NAMES_48 PTX_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define PTX_NAMES_64 PTX_NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define PTX_NAMES_96                                                                                                              \
-    PTX_NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,"   \
+#define PTX_NAMES_96                                                                                                             \
+    PTX_NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90," \
                  "%91,%92,%93,%94,%95"
-#define PTX_NAMES_128                                                                                                             \
-    PTX_NAMES_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,"     \
+#define PTX_NAMES_128                                                                                                          \
+    PTX_NAMES_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117," \
                  "%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 /* Both forms for one N = 2 REGISTERS. i0 ..: numbers of the operands behind the accumulators. ADD 0 overwrites d. */
-#define PTX_WGMMA(N, REGISTERS, NAMES, D, i0, i1, i2, i3, i4, i5, i6)                                                            \
-    template <int ADD, int A_TRANSPOSED, int B_TRANSPOSED>                                                                       \
-    static __device__ __forceinline__ void ptx_wgmma_ss(float (&d)[REGISTERS], uint64_t a, uint64_t b) {                         \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #i2 ", 0;\n"                                                           \
-                     "wgmma.mma_async.sync.aligned.m64n" #N "k16." PTX_WGMMA_TYPES " {" NAMES "}, %" #i0 ", %" #i1               \
-                     ", p, 1, 1, %" #i3 ", %" #i4 ";\n}\n"                                                                       \
-                     : D                                                                                                         \
-                     : "l"(a), "l"(b), "n"(ADD), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED)                                            \
-                     : "memory");                                                                                                \
-    }                                                                                                                            \
-    template <int ADD, int B_TRANSPOSED>                                                                                         \
-    static __device__ __forceinline__ void ptx_wgmma_rs(float (&d)[REGISTERS], uint32_t a0, uint32_t a1, uint32_t a2,            \
-                                                        uint32_t a3, uint64_t b) {                                               \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #i5 ", 0;\n"                                                           \
-                     "wgmma.mma_async.sync.aligned.m64n" #N "k16." PTX_WGMMA_TYPES " {" NAMES "}, {%" #i0 ",%" #i1 ",%" #i2      \
-                     ",%" #i3 "}, %" #i4 ", p, 1, 1, %" #i6 ";\n}\n"                                                             \
-                     : D                                                                                                         \
-                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(ADD), "n"(B_TRANSPOSED)                                   \
-                     : "memory");                                                                                                \
+#define PTX_WGMMA(N, REGISTERS, NAMES, D, i0, i1, i2, i3, i4, i5, i6)                                                       \
+    template <int ADD, int A_TRANSPOSED, int B_TRANSPOSED>                                                                  \
+    static __device__ __forceinline__ void ptx_wgmma_ss(float(&d)[REGISTERS], uint64_t a, uint64_t b) {                     \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #i2 ", 0;\n"                                                      \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16." PTX_WGMMA_TYPES " {" NAMES "}, %" #i0 ", %" #i1          \
+                     ", p, 1, 1, %" #i3 ", %" #i4 ";\n}\n"                                                                  \
+                     : D                                                                                                    \
+                     : "l"(a), "l"(b), "n"(ADD), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED)                                       \
+                     : "memory");                                                                                           \
+    }                                                                                                                       \
+    template <int ADD, int B_TRANSPOSED>                                                                                    \
+    static __device__ __forceinline__ void ptx_wgmma_rs(float(&d)[REGISTERS], uint32_t a0, uint32_t a1, uint32_t a2,        \
+                                                        uint32_t a3, uint64_t b) {                                          \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #i5 ", 0;\n"                                                      \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16." PTX_WGMMA_TYPES " {" NAMES "}, {%" #i0 ",%" #i1 ",%" #i2 \
+                     ",%" #i3 "}, %" #i4 ", p, 1, 1, %" #i6 ";\n}\n"                                                        \
+                     : D                                                                                                    \
+                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(ADD), "n"(B_TRANSPOSED)                              \
+                     : "memory");                                                                                           \
     }
 
 /* The formatter is off because it would spread the operands over lines. */

@@ -18,7 +18,9 @@
 #define SOFTMAX_LOWEST (-0x1.fffffep127f)
 
 /* c of a scale; scale 0 takes the smallest normal number, so that hidden scores, -inf, stay -inf and others weigh 1. */
-static __device__ __forceinline__ float softmax_factor(float scale) { return fmaxf(fabsf(scale) * SOFTMAX_LOG2E, 0x1p-126f); }
+static __host__ __device__ __forceinline__ float softmax_factor(float scale) {
+    return fmaxf(fabsf(scale) * SOFTMAX_LOG2E, 0x1p-126f);
+}
 
 /* S = cap tanh(|scale| S / cap) = out tanh(in S), in units of log 2: c is 1 after it. tanh x = 1 - 2 / (e^2x + 1) is within 2^-22
  * of tanh. */
@@ -26,7 +28,7 @@ typedef struct softmax_capping {
     float in, out; /* in: times 2 log2(e), for e^2x */
 } softmax_capping;
 
-static __device__ __forceinline__ softmax_capping softmax_capping_of(float scale, float cap) {
+static __host__ __device__ __forceinline__ softmax_capping softmax_capping_of(float scale, float cap) {
     const softmax_capping capping = {2.0f * SOFTMAX_LOG2E * fabsf(scale) / cap, cap * SOFTMAX_LOG2E};
     return capping;
 }

@@ -57,6 +57,25 @@ static __device__ __forceinline__ void store_chunks(const store_target *target, 
     }
 }
 
+/* f32 rows of contiguous dims: pairs, four lanes write 32 bytes. */
+template <int FRAGMENTS, int DIM_BLOCKS>
+static __device__ __forceinline__ void store_pairs(const store_target *target, const float (&c)[FRAGMENTS][DIM_BLOCKS][4],
+                                                   const float (&factor)[2 * FRAGMENTS]) {
+    const int t = (int)threadIdx.x % 4, row = target->row0 + (int)threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int r = 0; r < 2 * FRAGMENTS; r++) {
+        float *to = static_cast<float *>(target->tensor->data) + target->head +
+                    (int64_t)(row + 8 * r) * target->tensor->stride[1] + 2 * t;
+#pragma unroll
+        for (int d = 0; d < DIM_BLOCKS; d++) {
+            const float *pair = c[r / 2][d] + r % 2 * 2;
+            if (row + 8 * r < target->rows && 8 * d < target->dim) {
+                *reinterpret_cast<float2 *>(to + 8 * d) = make_float2(pair[0] * factor[r], pair[1] * factor[r]);
+            }
+        }
+    }
+}
+
 /* Place of an element while the warp's rows lie in shared memory as f32: the eight rows of one store in different banks. */
 template <int DIM> static __device__ __forceinline__ int store_staged_at(int row, int dim) {
     return row * DIM + (dim ^ row % 8 * 4);

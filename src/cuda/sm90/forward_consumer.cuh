@@ -1,0 +1,280 @@
+/* What a consumer warp of the forward kernel keeps, and what it does between products: barriers and turns, masks, softmax. */
+#ifndef FM_CUDA_SM90_FORWARD_CONSUMER_CUH
+#define FM_CUDA_SM90_FORWARD_CONSUMER_CUH
+
+#include "cuda/ptx/bar.cuh"
+#include "cuda/sm90/forward_producer.cuh"
+#include "cuda/tile/mask_rows.cuh"
+#include "cuda/tile/softmax.cuh"
+
+enum {
+    TEAM_THREADS = 128,
+    THREADS = (1 + TEAMS) * TEAM_THREADS,
+    CONSUMER_WARPS = TEAMS * TEAM_THREADS / 32,
+    PRODUCER_REGISTERS = 40,
+    CONSUMER_REGISTERS = 232,
+    KEY_BLOCKS = KEYS / 8,
+    HALF_BLOCKS = FM_PLAN_BLOCK / 8,
+    DIM_BLOCKS = D / 8,
+    SCORES = KEYS / 2, /* accumulators of a thread */
+    HALF_SCORES = FM_PLAN_BLOCK / 2,
+    SUMS = D / 2,
+    TURN_BARRIER = 1, /* + team */
+    TEAM_BARRIER = 3  /* + team */
+};
+static_assert(TEAM_THREADS * PRODUCER_REGISTERS + TEAMS * TEAM_THREADS * CONSUMER_REGISTERS <= 65536 / THREADS / 8 * 8 * THREADS,
+              "more registers than the launch got would hang in setmaxnreg");
+
+/* Sums of a thread's rows. */
+typedef struct forward_rows {
+    float O[1][DIM_BLOCKS][4];
+    float base[2], l[2], rescale[2];
+    bool is_coarse; /* softmax_is_coarse(base) */
+} forward_rows;
+
+typedef float forward_scores[1][KEY_BLOCKS][4];
+typedef uint32_t forward_weights[SCORES / 2];
+
+/* What a launch adds to its problem. */
+typedef struct forward_launch {
+    item_source source;
+    float factor; /* c of softmax.cuh */
+    softmax_capping capping;
+} forward_launch;
+
+typedef struct consumer {
+    const fm_cuda_problem *p;
+    const forward_launch *launch;
+    forward_tail *tail;
+    uint32_t shared;
+    int team;
+    ring_place at; /* of the step in work, in the rings of K and V alike */
+    uint32_t items;
+} consumer;
+
+/* ---- steps ---- */
+
+/* Values that ptxas takes for uniform: it serialises products behind branches on others (C7520). */
+static __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(ALL_LANES, x, 0); }
+
+static __device__ __forceinline__ void wait_key(const consumer *x, ring_place at) {
+    ptx_mbarrier_wait(TAIL_BARRIER(x, key_full, at.stage), at.phase);
+}
+static __device__ __forceinline__ forward_step read_step(const consumer *x, ring_place at) {
+    const forward_step step = x->tail->step[at.stage];
+    return forward_step{uniform(step.what), uniform(step.flags), uniform(step.next)};
+}
+
+/* What a team sees of a step, by the class bits of its tiles. */
+static __device__ __forceinline__ bool sees(uint32_t classes) { return (classes & 5) != 0; }
+/* Both halves; otherwise one, the second if sees_second. */
+static __device__ __forceinline__ bool is_wide(uint32_t classes) { return HALVES == 2 && (classes & 5) == 5; }
+static __device__ __forceinline__ bool sees_second(uint32_t classes) { return HALVES == 2 && (classes & 1) == 0; }
+/* Some visible half is partial. */
+static __device__ __forceinline__ bool has_partial(uint32_t classes) { return (classes & ~(classes >> 1) & 5) != 0; }
+
+static __device__ __forceinline__ void release(uint32_t barrier) {
+    if (threadIdx.x % 32 == 0) {
+        ptx_mbarrier_arrive(barrier);
+    }
+}
+static __device__ __forceinline__ void release_key(const consumer *x, ring_place at) {
+    release(TAIL_BARRIER(x, key_empty, at.stage));
+}
+static __device__ __forceinline__ void wait_value(const consumer *x, ring_place at) {
+    ptx_mbarrier_wait(TAIL_BARRIER(x, value_full, at.stage), at.phase);
+}
+static __device__ __forceinline__ void release_value(const consumer *x, ring_place at) {
+    release(TAIL_BARRIER(x, value_empty, at.stage));
+}
+
+static __device__ __forceinline__ void turn_take(const consumer *x) {
+    ptx_bar_sync(TURN_BARRIER + x->team, TEAMS * TEAM_THREADS);
+}
+static __device__ __forceinline__ void turn_pass(const consumer *x) {
+    ptx_bar_arrive(TURN_BARRIER + 1 - x->team, TEAMS * TEAM_THREADS);
+}
+
+/* A step that the team does not see: it takes part in turns and rings. */
+static __device__ __forceinline__ void skip_step(consumer *x, bool is_last) {
+    turn_take(x);
+    turn_pass(x);
+    if (is_last) {
+        release(TAIL_BARRIER(x, query_empty, x->items % QUERIES));
+    }
+    release_key(x, x->at);
+    wait_value(x, x->at); /* a place may be given back only after it was filled */
+    release_value(x, x->at);
+    x->at = ring_after(x->at);
+}
+
+/* ---- masks ---- */
+
+static __device__ __forceinline__ const forward_item *item_of(const consumer *x) {
+    return &x->tail->item[x->items % ITEM_PLACES];
+}
+/* The warp's first row. */
+static __device__ __forceinline__ int32_t row_of(const consumer *x) {
+    return item_of(x)->group * FM_PLAN_GROUP + x->team * TEAM_ROWS + (int32_t)thread_again() % TEAM_THREADS / 32 * 16;
+}
+static __device__ __forceinline__ int32_t key_of(uint32_t what, int half) {
+    return (int32_t)(what >> STEP_INDEX_SHIFT) * KEYS + half * FM_PLAN_BLOCK;
+}
+
+static __device__ __forceinline__ mask_rows rows_between(int4 b, int32_t row) {
+    return mask_rows{mask_rows_between(b.x - row, b.y - row), mask_rows_between(b.z - row, b.w - row)};
+}
+
+static __device__ __forceinline__ void add_half(mask_rows *words, mask_rows half, int h) {
+    words->even |= (half.even & 0xffff) << (16 * h);
+    words->odd |= (half.odd & 0xffff) << (16 * h);
+}
+
+/* Where some stripes are bitmaps: hides what their bits do. */
+static __device__ __forceinline__ void and_bitmaps(mask_rows *words, const consumer *x, uint32_t what) {
+    mask_rows seen = {0, 0};
+#pragma unroll 1
+    for (int h = 0; h < HALVES; h++) {
+        const int32_t row = row_of(x), lane = (int32_t)thread_again() % 32, key = key_of(what, h);
+        const tile_mask mask = tile_mask_at(&x->p->plan, item_of(x)->plane, row, key);
+        mask_rows half = {0xffff, 0xffff};
+        if (mask.is_hidden) {
+            half = mask_rows{0, 0};
+        } else if (mask.bits != NULL) {
+            half = mask_rows_transpose(mask.bits[2 * ((row + lane) % FM_PLAN_GROUP) + key % FM_PLAN_GROUP / FM_PLAN_BLOCK]);
+        }
+        add_half(&seen, half, h);
+    }
+    words->even &= seen.even;
+    words->odd &= seen.odd;
+}
+
+/* Words of the warp's 16 rows, first half of a step in bits 0 .. 15, second in 16 .. 31; of a narrow step its half in 0 .. 15. */
+template <int BLOCKS> static __device__ __forceinline__ mask_rows make_mask(const consumer *x, uint32_t what) {
+    const uint32_t classes = step_classes(what, x->team);
+    mask_rows words = {0, 0};
+    if (!has_partial(classes)) {
+        return words;
+    }
+    const fm_device_plan *plan = &x->p->plan;
+    const int32_t row = row_of(x);
+    const int64_t lines = (int64_t)item_of(x)->plane * plan->intervals;
+    const fm_interval *bounds = plan->bounds + lines * plan->bounds_stride + key_of(what, 0) + thread_again() % 32 * 2;
+#pragma unroll 1
+    for (int m = 0; m < plan->intervals; m++, bounds += plan->bounds_stride) {
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+            add_half(&words, rows_between(__ldg(reinterpret_cast<const int4 *>(bounds + h * FM_PLAN_BLOCK)), row), h);
+        }
+    }
+    if (__builtin_expect(plan->stripe_slot != NULL, 0)) {
+        and_bitmaps(&words, x, what);
+    }
+    if (BLOCKS < KEY_BLOCKS && sees_second(classes)) {
+        words.even >>= 16;
+        words.odd >>= 16;
+    }
+    return words;
+}
+
+/* Hidden scores become -inf. Words are turned so that row g's bit is bit 1, of which a test is one instruction; of bit 0 it is two. */
+template <int BLOCKS> static __device__ __forceinline__ void hide(float (&S)[1][BLOCKS][4], mask_rows words) {
+    const uint32_t lane = threadIdx.x % 32, turn = lane / 4 + 31, t = lane % 4;
+#pragma unroll
+    for (int n = 0; n < HALF_BLOCKS; n++) {
+        const uint32_t even_word = __shfl_sync(ALL_LANES, words.even, 4 * n + (int)t);
+        const uint32_t odd_word = __shfl_sync(ALL_LANES, words.odd, 4 * n + (int)t);
+        const uint32_t even = __funnelshift_r(even_word, even_word, turn), odd = __funnelshift_r(odd_word, odd_word, turn);
+#pragma unroll
+        for (int b = n, bit = 1; b < BLOCKS; b += HALF_BLOCKS, bit += 16) {
+            S[0][b][0] = even & 1u << bit ? S[0][b][0] : -INFINITY;
+            S[0][b][1] = odd & 1u << bit ? S[0][b][1] : -INFINITY;
+            S[0][b][2] = even & 1u << (bit + 8) ? S[0][b][2] : -INFINITY;
+            S[0][b][3] = odd & 1u << (bit + 8) ? S[0][b][3] : -INFINITY;
+        }
+    }
+}
+
+/* ---- softmax ---- */
+
+/* softmax_highest in two chains a row: half the latency. */
+template <int BLOCKS> static __device__ __forceinline__ void find_highest(const float (&S)[1][BLOCKS][4], float (&highest)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float x = S[0][0][2 * r], y = S[0][0][2 * r + 1];
+#pragma unroll
+        for (int n = 1; n < BLOCKS; n++) {
+            x = fmaxf(x, S[0][n][2 * r]);
+            y = fmaxf(y, S[0][n][2 * r + 1]);
+        }
+        highest[r] = fmaxf(x, y);
+    }
+}
+
+/* Scores become weights and go into l; whether O is to be multiplied by rescale. */
+template <bool CAPPED, int BLOCKS>
+static __device__ __forceinline__ bool weigh(float (&S)[1][BLOCKS][4], forward_rows *rows, const consumer *x, bool is_partial,
+                                             mask_rows words) {
+    float c = CAPPED ? 1.0f : x->launch->factor, highest[2], base[2];
+    if (CAPPED) {
+        softmax_cap(S, x->launch->capping);
+    }
+    if (is_partial) {
+        hide(S, words);
+    }
+    find_highest(S, highest);
+    const bool moves = softmax_moves(rows->base, highest, c);
+    if (moves) {
+        softmax_move(rows->base, highest, c, rows->rescale);
+        rows->l[0] *= rows->rescale[0];
+        rows->l[1] *= rows->rescale[1];
+        rows->is_coarse = softmax_is_coarse(rows->base);
+    }
+    if (__builtin_expect(rows->is_coarse, 0)) {
+        softmax_cut(S, rows->base, c);
+        c = 1.0f;
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        base[r] = rows->is_coarse ? 0.0f : rows->base[r];
+#pragma unroll
+        for (int n = 0; n < BLOCKS; n++) {
+            float *pair = S[0][n] + 2 * r;
+            pair[0] = ptx_exp2(fmaf(pair[0], c, -base[r]));
+            pair[1] = ptx_exp2(fmaf(pair[1], c, -base[r]));
+            rows->l[r] += pair[0] + pair[1];
+        }
+    }
+    return moves;
+}
+
+/* a of ptx_wgmma_rs, from the accumulators of S. */
+template <int BLOCKS> static __device__ __forceinline__ void pack(forward_weights &P, const float (&S)[1][BLOCKS][4]) {
+#pragma unroll
+    for (int i = 0; i < 2 * BLOCKS; i++) {
+        P[i] = fm_half2_from(S[0][i / 2][i % 2 * 2], S[0][i / 2][i % 2 * 2 + 1]);
+    }
+}
+
+static __device__ __forceinline__ void zero_rows(forward_rows *rows) {
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) {
+        rows->O[0][i / 4][i % 4] = 0.0f;
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        rows->base[r] = SOFTMAX_LOWEST;
+        rows->l[r] = 0.0f;
+        rows->rescale[r] = 1.0f;
+    }
+    rows->is_coarse = false;
+}
+
+static __device__ __forceinline__ void rescale_output(forward_rows *rows) {
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) {
+        rows->O[0][i / 4][i % 4] *= rows->rescale[i / 2 % 2];
+    }
+}
+
+#endif

@@ -1,0 +1,45 @@
+/* What the host side of sm90/ hands to its kernels. */
+#ifndef FM_CUDA_SM90_LAUNCH_H
+#define FM_CUDA_SM90_LAUNCH_H
+
+#include "cuda/launch.h"
+
+#include <cuda.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Rows of 64 dims of query, key and value; kernels get them by value. */
+typedef struct fm_sm90_maps {
+    CUtensorMap query, key, value;
+} fm_sm90_maps;
+
+/* Rows (keys) and dims of the box of each map. */
+enum { FM_SM90_BOX = 64 };
+
+typedef struct fm_sm90_call {
+    const fm_cuda_problem *problem;
+    const fm_sm90_maps *maps;
+    uint32_t *counter;  /* workspace, 4 bytes */
+    int32_t processors; /* multiprocessors of the device */
+    void *stream;
+} fm_sm90_call;
+
+/* tensor_map.c: false where a tensor's memory cannot be described. */
+bool fm_sm90_make_maps(const fm_cuda_problem *problem, fm_dtype dtype, fm_sm90_maps *maps);
+
+/* forward.cu, one object for each dtype and head dim bucket. */
+#define FM_SM90_DECLARE(dim)                                 \
+    int fm_sm90_forward_f16_##dim(const fm_sm90_call *call); \
+    int fm_sm90_forward_bf16_##dim(const fm_sm90_call *call);
+FM_SM90_DECLARE(64)
+FM_SM90_DECLARE(96)
+FM_SM90_DECLARE(128)
+FM_SM90_DECLARE(192)
+FM_SM90_DECLARE(256)
+
+#ifdef __cplusplus
+}
+#endif
+#endif
