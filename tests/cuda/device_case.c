@@ -27,6 +27,24 @@ fm_mask *device_documents(const int32_t *cu_q, const int32_t *cu_k, int64_t docu
     return mask;
 }
 
+fm_mask *device_blocks(test_random *random, int64_t rows, int64_t columns, double probability) {
+    enum { BLOCK = 64 };
+    fm_mask *mask = NULL;
+    uint8_t *dense = malloc((size_t)(rows * columns));
+    assert_non_null(dense);
+    for (int64_t i0 = 0; i0 < rows; i0 += BLOCK) {
+        for (int64_t j0 = 0; j0 < columns; j0 += BLOCK) {
+            const uint8_t visible = random_chance(random, probability);
+            for (int64_t i = i0; i < i0 + BLOCK && i < rows; i++) {
+                memset(dense + i * columns + j0, visible, (size_t)(columns - j0 < BLOCK ? columns - j0 : BLOCK));
+            }
+        }
+    }
+    succeed(fm_mask_from_dense((fm_mask_shape){1, 1, rows, columns}, dense, NULL, &mask));
+    free(dense);
+    return mask;
+}
+
 /* ---- plans -------------------------------------------------------------------------------------------------------- */
 
 static fm_plan_options plan_options(const attention_case *c, const fm_mask *mask) {
@@ -165,7 +183,7 @@ static void move_arguments(device_call *x) {
 }
 
 static void set_options(device_call *x, device_options options) {
-    x->forward.backend = FM_BACKEND_CUDA_SM80;
+    x->forward.backend = options.backend;
     x->forward.no_skip = options.no_skip;
     x->forward.stream = options.stream;
     x->backward.stream = options.stream;
@@ -280,8 +298,8 @@ attention_results device_run(const attention_case *c, const attention_inputs *in
 /* ---- cases -------------------------------------------------------------------------------------------------------- */
 
 attention_results device_run_way(const attention_case *c, const attention_inputs *in, int way) {
-    if (way == 0) {
-        return device_run(c, in, (device_options){0});
+    if (way == 0 || way == 3) {
+        return device_run(c, in, (device_options){.backend = way == 0 ? FM_BACKEND_AUTO : FM_BACKEND_CUDA_SM80});
     }
     cudaStream_t stream = way == 2 ? device_stream_make() : NULL;
     const bool by_vectors = way == 2 && (c->mask == NULL || !fm_mask_has_fallback(c->mask));

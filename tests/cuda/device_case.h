@@ -15,6 +15,9 @@ static inline int64_t device_head_dim(int64_t dim) { return dim < FM_TEST_MOST_H
 attention_case device_half_case(int64_t batch, int64_t rows, int64_t columns, int64_t heads, int64_t heads_kv, int64_t head_dim);
 fm_mask *device_documents(const int32_t *cu_q, const int32_t *cu_k, int64_t documents, bool causal, int64_t Sq, int64_t Sk);
 
+/* Blocks of 64 x 64 pairs, each visible with this probability; at most 512 rows, so no key has more than FM_MAX_INTERVALS intervals. */
+fm_mask *device_blocks(test_random *random, int64_t rows, int64_t columns, double probability);
+
 /* ---- plans ---- */
 
 typedef struct device_plan {
@@ -38,7 +41,8 @@ typedef struct device_options {
     const device_plan *plan; /* NULL: built inside the calls */
     bool deterministic, no_skip;
     cudaStream_t stream;
-    size_t shift; /* bytes by which each tensor's data is off its alignment of 256 */
+    fm_backend_id backend; /* AUTO by default: the newest kernels that the device has */
+    size_t shift;          /* bytes by which each tensor's data is off its alignment of 256 */
 } device_options;
 
 enum { INPUT_QUERY, INPUT_KEY, INPUT_VALUE, INPUT_GRAD_OUTPUT, INPUT_SINKS, INPUT_GRAD_LSE, INPUT_COUNT };
@@ -74,8 +78,9 @@ attention_results device_run(const attention_case *c, const attention_inputs *in
 /* ---- cases ---- */
 
 /* Ways to run a case, all of which must agree with the oracle: plan built inside; plan of the mask, deterministic; plan of vectors
- * (of the mask where it has a fallback), on a stream, tensors 4 bytes off their alignment. */
-enum { DEVICE_WAYS = 3 };
+ * (of the mask where it has a fallback), on a stream, tensors 4 bytes off their alignment; plan built inside, the kernels of
+ * sm_80. */
+enum { DEVICE_WAYS = 4 };
 attention_results device_run_way(const attention_case *c, const attention_inputs *inputs, int way);
 
 /* Draws inputs and compares every way with the oracle. */

@@ -86,6 +86,20 @@ static void no_skip_changes_no_bit_over_many_tiles(void **state) {
     }
 }
 
+static void no_skip_changes_no_bit_where_adjacent_lines_see_unlike_tiles(void **state) {
+    (void)state;
+    static const int64_t dims[] = {64, 96, 128, 192, 256};
+    test_random random = {8};
+    for (int i = 0; i < 10; i++) {
+        attention_case c = simple_case(1, 500, 1700, 2, 1, device_head_dim(dims[i % 5]));
+        c.dtype = i < 5 ? FM_F16 : FM_BF16;
+        c.causal = i % 2 == 1;
+        c.mask = device_blocks(&random, c.rows, c.columns, 0.1 + 0.08 * i);
+        assert_one_kind(&c, &random);
+        fm_mask_free((fm_mask *)c.mask);
+    }
+}
+
 /* ---- repeats --------------------------------------------------------------------------------------------------------- */
 
 static void assert_bytes(const attention_results *a, const attention_results *b, int results) {
@@ -261,6 +275,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_and_no_skip_change_no_bit_under_any_mask),
         cmocka_unit_test(no_skip_changes_no_bit_over_many_tiles),
+        cmocka_unit_test(no_skip_changes_no_bit_where_adjacent_lines_see_unlike_tiles),
         cmocka_unit_test(twenty_runs_have_equal_bits),
         cmocka_unit_test(two_hundred_deterministic_runs_under_load_have_equal_bits),
         cmocka_unit_test(fifty_deterministic_runs_of_a_shared_question_have_equal_bits),

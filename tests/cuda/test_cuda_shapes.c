@@ -53,6 +53,21 @@ static void bounds_on_and_beside_the_edges_of_tiles(void **state) {
 }
 
 /* https://github.com/pytorch/pytorch/issues/143117 */
+/* Lines of a group that see some tiles together, some alone, with gaps between: every class of each half of a pair. */
+static void adjacent_lines_that_see_unlike_tiles(void **state) {
+    (void)state;
+    static const int64_t dims[] = {64, 96, 128, 192, 256};
+    test_random random = {10};
+    for (int i = 0; i < 2 * COUNT(dims); i++) {
+        attention_case c = device_half_case(1, 450 + i, 1300 - 3 * i, 2, 1, dims[i % COUNT(dims)]);
+        c.dtype = i < COUNT(dims) ? FM_BF16 : FM_F16;
+        c.mask = device_blocks(&random, c.rows, c.columns, 0.2 + 0.06 * i);
+        c.causal = i % 3 == 2;
+        device_assert_case(&c, &random);
+        fm_mask_free((fm_mask *)c.mask);
+    }
+}
+
 static void any_ratio_of_heads_with_masks_per_key_head(void **state) {
     (void)state;
     static const int64_t heads[][2] = {{6, 1}, {12, 2}, {28, 4}, {9, 3}, {5, 5}, {33, 11}, {7, 1}};
@@ -215,6 +230,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lengths_around_the_tile_and_every_count_of_intervals),
         cmocka_unit_test(bounds_on_and_beside_the_edges_of_tiles),
+        cmocka_unit_test(adjacent_lines_that_see_unlike_tiles),
         cmocka_unit_test(any_ratio_of_heads_with_masks_per_key_head),
         cmocka_unit_test(masks_of_their_own_for_many_items_and_heads),
         cmocka_unit_test(seventy_thousand_items_and_seventy_thousand_heads),

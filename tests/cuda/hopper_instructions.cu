@@ -1,0 +1,165 @@
+#define FM_IS_BF16 1
+#include "hopper_instructions.h"
+
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/setmaxnreg.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/wgmma.cuh"
+
+enum { BOX = FM_SM90_BOX, BOX_BYTES = BOX * BOX * 2, TEAM = 128, MOST_BOXES = 5, SHARED_BYTES = MOST_BOXES * BOX_BYTES + 1024 };
+
+/* First address of the boxes. */
+static __device__ uint32_t start(const uint8_t *memory) { return (ptx_shared_address(memory) + 1023) & ~1023u; }
+
+static __device__ void init(uint64_t *barrier) {
+    if (threadIdx.x == 0) {
+        ptx_mbarrier_init(ptx_shared_address(barrier), 1);
+        ptx_mbarrier_fence_init();
+    }
+    __syncthreads();
+}
+
+static __global__ void copy_box(const __grid_constant__ fm_sm90_maps maps, int dim0, int row0, uint16_t *out) {
+    extern __shared__ uint8_t memory[];
+    __shared__ uint64_t barrier;
+    const uint32_t at = start(memory);
+    init(&barrier);
+    if (threadIdx.x == 0) {
+        ptx_tma_prefetch_map(&maps.query);
+        ptx_mbarrier_arrive_expect(ptx_shared_address(&barrier), BOX_BYTES);
+        ptx_tma_load_4d(at, &maps.query, ptx_shared_address(&barrier), dim0, row0, 1, 1);
+    }
+    ptx_mbarrier_wait(ptx_shared_address(&barrier), 0);
+    for (int i = (int)threadIdx.x; i < BOX * BOX; i += TEAM) {
+        const int row = i / BOX,
+                  chunk = i % BOX / 8; /* 128-byte swizzle: chunks of a row are exchanged by its place among eight */
+        const uint8_t *from = memory + (at - ptx_shared_address(memory)) + row * 128 + (chunk ^ row % 8) * 16 + i % 8 * 2;
+        out[i] = *reinterpret_cast<const uint16_t *>(from);
+    }
+}
+
+template <int REGISTERS> static __device__ void write(const float (&d)[REGISTERS], float *out) {
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < REGISTERS; i++) {
+        const int row = 16 * warp + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        out[row * 2 * REGISTERS + column] = d[i];
+    }
+}
+
+template <int REGISTERS>
+static __global__ void __launch_bounds__(TEAM) multiply_shared(const __grid_constant__ fm_sm90_maps maps, float *out) {
+    extern __shared__ uint8_t memory[];
+    __shared__ uint64_t barrier;
+    constexpr int BOXES = (2 * REGISTERS + BOX - 1) / BOX;
+    const uint32_t at = start(memory);
+    init(&barrier);
+    if (threadIdx.x == 0) {
+        ptx_mbarrier_arrive_expect(ptx_shared_address(&barrier), (1 + BOXES) * BOX_BYTES);
+        ptx_tma_load_4d(at, &maps.query, ptx_shared_address(&barrier), 0, 0, 0, 0);
+        for (int i = 0; i < BOXES; i++) {
+            ptx_tma_load_4d(at + (uint32_t)((1 + i) * BOX_BYTES), &maps.key, ptx_shared_address(&barrier), 0, i * BOX, 0, 0);
+        }
+    }
+    ptx_mbarrier_wait(ptx_shared_address(&barrier), 0);
+    const uint64_t a = ptx_wgmma_descriptor(at, 0), b = ptx_wgmma_descriptor(at + BOX_BYTES, 0);
+    float d[REGISTERS];
+    ptx_wgmma_fence();
+    ptx_wgmma_ss<0, 0, 0>(d, a, b);
+#pragma unroll
+    for (int k = 1; k < 4; k++) {
+        ptx_wgmma_ss<1, 0, 0>(d, a + 2 * k, b + 2 * k);
+    }
+    ptx_wgmma_commit();
+    ptx_wgmma_wait<0>();
+    ptx_wgmma_ready(d);
+    write(d, out);
+}
+
+template <int REGISTERS>
+static __global__ void __launch_bounds__(TEAM)
+    multiply_registers(const __grid_constant__ fm_sm90_maps maps, const uint16_t *weights, float start_at, float *out) {
+    extern __shared__ uint8_t memory[];
+    __shared__ uint64_t barrier;
+    constexpr int BOXES = (2 * REGISTERS + BOX - 1) / BOX;
+    const uint32_t at = start(memory);
+    init(&barrier);
+    if (threadIdx.x == 0) {
+        ptx_mbarrier_arrive_expect(ptx_shared_address(&barrier), BOXES * BOX_BYTES);
+        for (int i = 0; i < BOXES; i++) {
+            ptx_tma_load_4d(at + (uint32_t)(i * BOX_BYTES), &maps.value, ptx_shared_address(&barrier), i * BOX, 0, 0, 0);
+        }
+    }
+    ptx_mbarrier_wait(ptx_shared_address(&barrier), 0);
+    const int row = (int)threadIdx.x / 32 * 16 + (int)threadIdx.x % 32 / 4, column = (int)threadIdx.x % 4 * 2;
+    float d[REGISTERS];
+    uint32_t a[4][4];
+#pragma unroll
+    for (int i = 0; i < REGISTERS; i++) {
+        d[i] = start_at;
+    }
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        const int r = row + i % 2 * 8, c = i / 4 * 16 + i / 2 % 2 * 8 + column;
+        a[i / 4][i % 4] = *reinterpret_cast<const uint32_t *>(weights + r * BOX + c);
+    }
+    ptx_wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        ptx_wgmma_rs<1, 1>(d, a[k][0], a[k][1], a[k][2], a[k][3], ptx_wgmma_descriptor(at, BOX_BYTES) + k * 2048 / 16);
+    }
+    ptx_wgmma_commit();
+    ptx_wgmma_wait<0>();
+    ptx_wgmma_ready(d);
+    write(d, out);
+}
+
+static __global__ void __launch_bounds__(3 * TEAM, 1) move_registers(int *out) {
+    if (threadIdx.x < TEAM) {
+        ptx_registers_give<40>();
+    } else {
+        ptx_registers_take<232>();
+        out[threadIdx.x - TEAM] = 1;
+    }
+}
+
+static int launch(const void *kernel, void **arguments) {
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+    if (error == cudaSuccess) {
+        error = cudaLaunchKernel(kernel, dim3(1), dim3(TEAM), arguments, SHARED_BYTES, 0);
+    }
+    return error != cudaSuccess ? error : cudaDeviceSynchronize();
+}
+
+extern "C" int hopper_copy_box(const fm_sm90_maps *maps, int dim0, int row0, uint16_t *out) {
+    void *arguments[] = {const_cast<fm_sm90_maps *>(maps), &dim0, &row0, &out};
+    return launch((const void *)copy_box, arguments);
+}
+
+extern "C" int hopper_multiply_shared(const fm_sm90_maps *maps, int columns, float *out) {
+    void *arguments[] = {const_cast<fm_sm90_maps *>(maps), &out};
+    const void *kernel = columns == 64    ? (const void *)multiply_shared<32>
+                         : columns == 96  ? (const void *)multiply_shared<48>
+                         : columns == 128 ? (const void *)multiply_shared<64>
+                         : columns == 192 ? (const void *)multiply_shared<96>
+                                          : (const void *)multiply_shared<128>;
+    return launch(kernel, arguments);
+}
+
+extern "C" int hopper_multiply_registers(const fm_sm90_maps *maps, int columns, const uint16_t *weights, float start_at,
+                                         float *out) {
+    void *arguments[] = {const_cast<fm_sm90_maps *>(maps), &weights, &start_at, &out};
+    const void *kernel = columns == 64    ? (const void *)multiply_registers<32>
+                         : columns == 96  ? (const void *)multiply_registers<48>
+                         : columns == 128 ? (const void *)multiply_registers<64>
+                         : columns == 192 ? (const void *)multiply_registers<96>
+                                          : (const void *)multiply_registers<128>;
+    return launch(kernel, arguments);
+}
+
+extern "C" int hopper_move_registers(int *out) {
+    move_registers<<<1, 3 * TEAM>>>(out);
+    const cudaError_t error = cudaGetLastError();
+    return error != cudaSuccess ? error : cudaDeviceSynchronize();
+}

@@ -1,0 +1,23 @@
+/* Kernels that run the instructions of sm_90a alone, for test_hopper_instructions.c. */
+#ifndef FM_TESTS_HOPPER_INSTRUCTIONS_H
+#define FM_TESTS_HOPPER_INSTRUCTIONS_H
+
+#include "cuda/sm90/launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* out[64][64]: the box of the query map at (dim0, row0) of batch item and head 1. */
+int hopper_copy_box(const fm_sm90_maps *maps, int dim0, int row0, uint16_t *out);
+/* out[64][columns] = 64 rows of query times `columns` rows of key, 64 dims; columns 64, 96, 128, 192 or 256. */
+int hopper_multiply_shared(const fm_sm90_maps *maps, int columns, float *out);
+/* out[64][columns] = start + weights[64][64] times 64 rows of value, `columns` dims. */
+int hopper_multiply_registers(const fm_sm90_maps *maps, int columns, const uint16_t *weights, float start, float *out);
+/* out[256]: 1 of each thread that took registers from 128 others. */
+int hopper_move_registers(int *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
