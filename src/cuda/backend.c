@@ -1,6 +1,7 @@
 /* The CUDA backend for GPUs of compute capability 8.0 and later: device checks, workspace layout, choice of kernel. */
 #include "attention/problem.h"
 #include "cuda/launch.h"
+#include "cuda/sm90/launch.h"
 #include "cuda/variants.h"
 
 #include <cuda_runtime_api.h>
@@ -272,7 +273,7 @@ static fm_status forward(const fm_problem *p) {
 
 /* The arrays of backward's workspace, one after another; f32 queries and deterministic calls sum dQ in registers. */
 typedef struct backward_layout {
-    size_t row_terms, grad_query_sum, total;
+    size_t row_terms, grad_query_sum, counter, total; /* counter: where it lies */
 } backward_layout;
 
 static size_t aligned(int64_t floats) {
@@ -282,10 +283,12 @@ static size_t aligned(int64_t floats) {
 
 static backward_layout layout_of(const fm_backward_problem *bp) {
     const fm_problem *p = &bp->forward;
-    const int64_t rows = p->batch * p->heads * p->rows;
+    /* whole tiles, as the Hopper kernel wants them */
+    const int64_t rows = p->batch * p->heads * fm_ceil_divide(p->rows, FM_PLAN_BLOCK) * FM_PLAN_BLOCK;
     backward_layout layout = {.row_terms = aligned(rows)};
     layout.grad_query_sum = bp->deterministic || p->query.dtype == FM_F32 ? 0 : aligned(rows * p->head_dim);
-    layout.total = 2 * layout.row_terms + layout.grad_query_sum;
+    layout.counter = 2 * layout.row_terms + layout.grad_query_sum;
+    layout.total = layout.counter + (may_take_sm90(p) ? FM_DEVICE_ALIGNMENT : 0);
     return layout;
 }
 
@@ -309,9 +312,13 @@ static fm_cuda_backward_problem cuda_backward_problem(const fm_backward_problem 
                                       .grad_key_is_f32 = bp->grad_key.dtype == FM_F32,
                                       .grad_value_is_f32 = bp->grad_value.dtype == FM_F32,
                                       .grad_sinks = bp->grad_sinks,
+                                      .terms_stride = bp->forward.rows,
                                       .lse2 = (float *)workspace,
                                       .delta = (float *)(workspace + layout.row_terms),
-                                      .grad_query_sum = sums ? (float *)(workspace + 2 * layout.row_terms) : NULL};
+                                      .grad_query_sum = sums ? (float *)(workspace + 2 * layout.row_terms) : NULL,
+                                      .sum_head = bp->forward.rows * bp->forward.head_dim,
+                                      .sum_slab = (int64_t)FM_CUDA_ROW_BLOCK * 8,
+                                      .sum_chunk = bp->forward.rows * 8};
 }
 
 /* True where blocks may take LARGE_SHARED_BYTES. FLASHMASK_CUDA_COMPACT=1 in the environment says no, for tests of the compact
@@ -323,13 +330,17 @@ static bool has_large_shared(int32_t index) {
     return bytes >= LARGE_SHARED_BYTES && (compact == NULL || compact[0] != '1');
 }
 
-static fm_status launch_half(const fm_backward_problem *bp, const fm_cuda_backward_problem *problem) {
+/* call NULL: by the kernels for every GPU. */
+static fm_status launch_half(const fm_backward_problem *bp, const fm_cuda_backward_problem *problem,
+                             const fm_sm90_backward_call *call) {
     const fm_problem *p = &bp->forward;
     const variant *v;
     FM_TRY(find_variant(p, &v));
     const bool wants_key_value = bp->grad_key.data != NULL || bp->grad_value.data != NULL;
     const int half = half_of(p);
-    if (wants_key_value || problem->grad_query_sum != NULL) {
+    if (call != NULL) {
+        CUDA_TRY("backward", fm_sm90_backward(call));
+    } else if (wants_key_value || problem->grad_query_sum != NULL) {
         CUDA_TRY("backward", has_large_shared(p->query.device.index) ? v->backward[half](problem, p->stream)
                                                                      : v->backward_compact[half](problem, p->stream));
     }
@@ -344,14 +355,19 @@ static fm_status launch_half(const fm_backward_problem *bp, const fm_cuda_backwa
 static fm_status launch_backward(const fm_backward_problem *bp) {
     const fm_problem *p = &bp->forward;
     fm_cuda_backward_problem problem = cuda_backward_problem(bp);
+    fm_sm90_backward_call call;
+    bool takes_sm90 = false;
     if (bp->grad_key.data == NULL && bp->grad_value.data == NULL) {
         problem.grad_query_sum = NULL; /* dQ alone is cheaper along rows */
+    } else if (may_take_sm90(p)) {
+        const fm_sm90_place place = {p->query.device.index, (char *)p->workspace + layout_of(bp).counter, p->stream};
+        takes_sm90 = fm_sm90_prepare_backward(&problem, p->query.dtype, &place, &call);
     }
     CUDA_TRY("backward, row terms", fm_cuda_row_terms(&problem, p->query.dtype, p->stream));
     if (p->query.dtype == FM_F32) {
         CUDA_TRY("backward", fm_sm80_backward_f32(&problem, p->stream));
     } else {
-        FM_TRY(launch_half(bp, &problem));
+        FM_TRY(launch_half(bp, &problem, takes_sm90 ? &call : NULL));
     }
     if (bp->grad_sinks != NULL) {
         CUDA_TRY("backward, sinks", fm_cuda_grad_sinks(&problem, p->stream));

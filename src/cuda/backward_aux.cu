@@ -76,15 +76,14 @@ typedef struct row_block {
     int32_t batch, head, row0;
 } row_block;
 
-static __device__ __forceinline__ row_block find_row_block(const fm_cuda_problem *p) {
-    const int32_t blocks = (p->rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    const int64_t block = blockIdx.x / p->heads;
-    const row_block rows = {(int32_t)(block / blocks), (int32_t)(blockIdx.x % p->heads), (int32_t)(block % blocks) * BLOCK_ROWS};
-    return rows;
+/* rows: of a head. */
+static __device__ __forceinline__ row_block find_row_block(const fm_cuda_problem *p, int64_t rows) {
+    const int64_t blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS, block = blockIdx.x / p->heads;
+    return row_block{(int32_t)(block / blocks), (int32_t)(blockIdx.x % p->heads), (int32_t)(block % blocks) * BLOCK_ROWS};
 }
 
-static launch_shape row_block_shape(const fm_cuda_problem *p) {
-    return launch_shape{(int64_t)p->batch * p->heads * ((p->rows + BLOCK_ROWS - 1) / BLOCK_ROWS), 1, THREADS, 0};
+static launch_shape row_block_shape(const fm_cuda_problem *p, int64_t rows) {
+    return launch_shape{p->batch * (int64_t)p->heads * ((rows + BLOCK_ROWS - 1) / BLOCK_ROWS), 1, THREADS, 0};
 }
 
 /* log(exp(lse) + exp(sink)); a sink of -inf is none. */
@@ -96,25 +95,26 @@ static __device__ __forceinline__ float add_sink(float lse, float sink) {
 /* exp(total - lse) without an infinity, which times P = 0 would be a NaN: beyond e^80 P is 0 to single precision anyway. */
 static __device__ __forceinline__ float exp_difference(float total, float lse) { return expf(fminf(total - lse, 80.0f)); }
 
-static __device__ __forceinline__ void store_row_terms(const fm_cuda_backward_problem *bp, int32_t head, int64_t index,
-                                                       float dot) {
+/* head: b * Hq + h. dot: dO . O of the row. */
+static __device__ __forceinline__ void store_row_terms(const fm_cuda_backward_problem *bp, int64_t head, int32_t row, float dot) {
     const fm_cuda_problem *p = &bp->forward;
-    const float lse = p->lse[index];
+    const int64_t index = head * p->rows + row, to = head * bp->terms_stride + row;
+    const float lse = row < p->rows ? p->lse[index] : -INFINITY;
     float lse2 = INFINITY, delta = 0.0f;
     if (lse != -INFINITY) {
-        const float total = p->sinks != NULL ? add_sink(lse, p->sinks[head]) : lse;
+        const float total = p->sinks != NULL ? add_sink(lse, p->sinks[head % p->heads]) : lse;
         lse2 = total * LOG2E;
         delta = bp->grad_lse != NULL ? dot - bp->grad_lse[index] * exp_difference(total, lse) : dot;
     }
-    bp->lse2[index] = lse2;
-    bp->delta[index] = delta;
+    bp->lse2[to] = lse2;
+    bp->delta[to] = delta;
 }
 
 /* A row by 16 lanes. */
 template <int DTYPE>
 static __global__ void __launch_bounds__(THREADS) row_terms_kernel(const __grid_constant__ fm_cuda_backward_problem bp) {
     const fm_cuda_problem *p = &bp.forward;
-    const row_block block = find_row_block(p);
+    const row_block block = find_row_block(p, bp.terms_stride);
     const int32_t row = block.row0 + (int32_t)threadIdx.x / ROW_LANES, lane = (int32_t)threadIdx.x % ROW_LANES;
     const fm_cuda_tensor *output = &p->output, *grad = &bp.grad_output;
     const int64_t at = block.batch * output->stride[0] + row * output->stride[1] + block.head * output->stride[2];
@@ -132,26 +132,30 @@ static __global__ void __launch_bounds__(THREADS) row_terms_kernel(const __grid_
     for (int d = ROW_LANES / 2; d > 0; d /= 2) {
         dot += __shfl_xor_sync(0xffffffffu, dot, d);
     }
-    if (lane == 0 && row < p->rows) {
-        store_row_terms(&bp, block.head, ((int64_t)block.batch * p->heads + block.head) * p->rows + row, dot);
+    if (lane == 0 && row < bp.terms_stride) {
+        store_row_terms(&bp, (int64_t)block.batch * p->heads + block.head, row, dot);
+    }
+    if (bp.counter != NULL && blockIdx.x == 0 && threadIdx.x == 0) {
+        *bp.counter = 0;
     }
 }
 
-/* From the sum's [B, Hq, D / 8, Sq, 8] to the tensor, times scale. Threads: four rows, then chunks, then rows again, so that a
+/* From the sum to the tensor, times scale. Threads: four rows, then chunks, then rows again, so that a
  * warp reads 128 bytes in a row of memory and writes as much. */
 template <int DTYPE>
 static __global__ void __launch_bounds__(THREADS) finish_kernel(const __grid_constant__ fm_cuda_backward_problem bp) {
     const fm_cuda_problem *p = &bp.forward;
     const fm_cuda_tensor *to = &bp.grad_query;
-    const row_block block = find_row_block(p);
+    const row_block block = find_row_block(p, p->rows);
     const int32_t chunks = p->head_dim / CHUNK;
-    const float *sum = bp.grad_query_sum + ((int64_t)block.batch * p->heads + block.head) * p->rows * p->head_dim;
+    const float *sum =
+        bp.grad_query_sum + ((int64_t)block.batch * p->heads + block.head) * bp.sum_head + block.row0 / BLOCK_ROWS * bp.sum_slab;
     for (int32_t i = (int32_t)threadIdx.x; i < BLOCK_ROWS * chunks; i += THREADS) {
         const int32_t chunk = i / 4 % chunks, row = block.row0 + i % 4 + i / (4 * chunks) * 4;
         if (row >= p->rows) {
             continue;
         }
-        const float4 *from = reinterpret_cast<const float4 *>(sum + ((int64_t)chunk * p->rows + row) * CHUNK);
+        const float4 *from = reinterpret_cast<const float4 *>(sum + chunk * bp.sum_chunk + (row - block.row0) * CHUNK);
         const float4 low = from[0], high = from[1];
         const float x[CHUNK] = {p->scale * low.x,  p->scale * low.y,  p->scale * low.z,  p->scale * low.w,
                                 p->scale * high.x, p->scale * high.y, p->scale * high.z, p->scale * high.w};
@@ -160,13 +164,14 @@ static __global__ void __launch_bounds__(THREADS) finish_kernel(const __grid_con
 }
 
 /* -exp(sink - total) (dO . O), dO . O taken back from delta. */
-static __device__ __forceinline__ float sink_term(const fm_cuda_backward_problem *bp, float sink, int64_t index) {
-    const float lse2 = bp->lse2[index];
+static __device__ __forceinline__ float sink_term(const fm_cuda_backward_problem *bp, float sink, int64_t head, int32_t row) {
+    const float lse2 = bp->lse2[head * bp->terms_stride + row];
     if (lse2 == INFINITY) {
         return 0.0f;
     }
-    float dot = bp->delta[index];
+    float dot = bp->delta[head * bp->terms_stride + row];
     if (bp->grad_lse != NULL) {
+        const int64_t index = head * bp->forward.rows + row;
         const float lse = bp->forward.lse[index];
         dot += bp->grad_lse[index] * exp_difference(add_sink(lse, sink), lse);
     }
@@ -182,7 +187,7 @@ static __global__ void __launch_bounds__(SINK_THREADS) grad_sinks_kernel(const _
     float sum = 0.0f;
     for (int32_t b = 0; b < p->batch; b++) {
         for (int32_t row = thread; row < p->rows; row += SINK_THREADS) {
-            sum += sink_term(&bp, sink, ((int64_t)b * p->heads + head) * p->rows + row);
+            sum += sink_term(&bp, sink, (int64_t)b * p->heads + head, row);
         }
     }
     sums[thread] = sum;
@@ -204,14 +209,14 @@ extern "C" int fm_cuda_row_terms(const fm_cuda_backward_problem *problem, fm_dty
                          : dtype == FM_BF16 ? (const void *)row_terms_kernel<FM_BF16>
                                             : (const void *)row_terms_kernel<FM_F16>;
     if (problem->grad_query_sum != NULL) {
-        const size_t elements = (size_t)p->batch * (size_t)p->heads * (size_t)p->rows * (size_t)p->head_dim;
+        const size_t elements = (size_t)p->batch * (size_t)p->heads * (size_t)problem->sum_head;
         const cudaError_t status =
             cudaMemsetAsync(problem->grad_query_sum, 0, elements * sizeof(float), static_cast<cudaStream_t>(stream));
         if (status != cudaSuccess) {
             return status;
         }
     }
-    return launch_with(kernel, row_block_shape(p), problem, stream);
+    return launch_with(kernel, row_block_shape(p, problem->terms_stride), problem, stream);
 }
 
 extern "C" int fm_cuda_finish_grad_query(const fm_cuda_backward_problem *problem, fm_dtype dtype, void *stream) {
@@ -219,7 +224,7 @@ extern "C" int fm_cuda_finish_grad_query(const fm_cuda_backward_problem *problem
     const void *kernel = is_f32             ? (const void *)finish_kernel<FM_F32>
                          : dtype == FM_BF16 ? (const void *)finish_kernel<FM_BF16>
                                             : (const void *)finish_kernel<FM_F16>;
-    return launch_with(kernel, row_block_shape(&problem->forward), problem, stream);
+    return launch_with(kernel, row_block_shape(&problem->forward, problem->forward.rows), problem, stream);
 }
 
 extern "C" int fm_cuda_grad_sinks(const fm_cuda_backward_problem *problem, void *stream) {

@@ -40,11 +40,15 @@ typedef struct fm_cuda_backward_problem {
     bool grad_query_is_f32, grad_key_is_f32, grad_value_is_f32;
     float *grad_sinks; /* [Hq] or NULL */
     /* Workspace, written by the row_terms kernel: for each row what dS = P (dP - delta) needs, P = exp2(S log2e - lse2). */
-    float *lse2;  /* [B, Hq, Sq] log2e * log(exp(lse) + exp(sink)); +inf for an empty row, so that P is 0 */
-    float *delta; /* [B, Hq, Sq] dO . O - grad_lse exp(lse_total - lse) */
-    /* [B, Hq, D / 8, Sq, 8] f32, so that what a warp adds at once lies in a row of memory; zeroed by row_terms. NULL where the
-     * backward kernel makes no dQ: not wanted, wanted alone, deterministic, f32 */
+    int64_t terms_stride; /* rows of a head: Sq, or more, then as if empty */
+    float *lse2;          /* [B, Hq, terms_stride] log2e * log(exp(lse) + exp(sink)); +inf for an empty row, so that P is 0 */
+    float *delta;         /* [B, Hq, terms_stride] dO . O - grad_lse exp(lse_total - lse) */
+    /* Sum of dQ, f32, zeroed by row_terms. Element (head b * Hq + h, row, dim) lies at h * sum_head + row / 16 * sum_slab + dim / 8 *
+     * sum_chunk + row % 16 * 8 + dim % 8, so that what a warp adds at once lies in a row of memory. NULL where the backward kernel makes
+     * no dQ: not wanted, wanted alone, deterministic, f32 */
     float *grad_query_sum;
+    int64_t sum_head, sum_slab, sum_chunk;
+    uint32_t *counter; /* of the Hopper kernel's items, zeroed by row_terms */
 } fm_cuda_backward_problem;
 
 /* plan.cu: fills every array of a plan from vectors, from the uploaded bounds of a host mask, or from nothing. The causal flag and
@@ -61,7 +65,7 @@ int fm_cuda_plan_from_nothing(const fm_device_plan *plan, fm_cuda_window window,
 /* zero.cu: every element of a [n0, n1, n2, n3] tensor of halves or f32. */
 int fm_cuda_zero(const fm_cuda_tensor *tensor, const int64_t shape[4], fm_dtype dtype, void *stream);
 
-/* Rows of a head that a block of row_terms takes. */
+/* Rows of a head that a block of row_terms takes: a slab of the sum. */
 enum { FM_CUDA_ROW_BLOCK = 16 };
 
 /* backward_aux.cu, dtypes by enum: row terms and zeroing before the main kernel; dQ's conversion and the sinks' gradient after it. */

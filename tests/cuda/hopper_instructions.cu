@@ -3,6 +3,7 @@
 
 #include "cuda/ptx/cp_async.cuh"
 #include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/setmaxnreg.cuh"
 #include "cuda/ptx/tma.cuh"
 #include "cuda/ptx/wgmma.cuh"
@@ -115,6 +116,71 @@ static __global__ void __launch_bounds__(TEAM)
     write(d, out);
 }
 
+/* b: `dim0` dims into a box of value. */
+template <int REGISTERS>
+static __global__ void __launch_bounds__(TEAM)
+    multiply_transposed(const __grid_constant__ fm_sm90_maps maps, int dim0, float *out) {
+    extern __shared__ uint8_t memory[];
+    __shared__ uint64_t barrier;
+    const uint32_t at = start(memory);
+    init(&barrier);
+    if (threadIdx.x == 0) {
+        ptx_mbarrier_arrive_expect(ptx_shared_address(&barrier), 2 * BOX_BYTES);
+        ptx_tma_load_4d(at, &maps.query, ptx_shared_address(&barrier), 0, 0, 0, 0);
+        ptx_tma_load_4d(at + BOX_BYTES, &maps.value, ptx_shared_address(&barrier), 0, 0, 0, 0);
+    }
+    ptx_mbarrier_wait(ptx_shared_address(&barrier), 0);
+    const uint64_t a = ptx_wgmma_descriptor(at, 0), b = ptx_wgmma_descriptor(at + BOX_BYTES + (uint32_t)dim0 * 2, BOX_BYTES);
+    float d[REGISTERS];
+    ptx_wgmma_fence();
+    ptx_wgmma_ss<0, 0, 1>(d, a, b);
+#pragma unroll
+    for (int k = 1; k < 4; k++) {
+        ptx_wgmma_ss<1, 0, 1>(d, a + 2 * k, b + k * 2048 / 16);
+    }
+    ptx_wgmma_commit();
+    ptx_wgmma_wait<0>();
+    ptx_wgmma_ready(d);
+    write(d, out);
+}
+
+/* One warp: 16 x 16 of `in` transposed by way of shared memory; then `sum` += 256 words that a bulk load brought, twice. */
+static __global__ void store_and_add(const uint16_t *in, uint16_t *out, const float *words, float *sum) {
+    __shared__ alignas(128) uint16_t tile[16 * 16];
+    __shared__ alignas(128) float copy[256];
+    __shared__ uint64_t barrier;
+    const int lane = (int)threadIdx.x, row = lane / 4, column = lane % 4 * 2;
+    uint32_t r[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) { /* matrix i: rows 8 (i % 2) .., columns 8 (i / 2) .. */
+        r[i] = *reinterpret_cast<const uint32_t *>(in + (row + i % 2 * 8) * 16 + column + i / 2 * 8);
+    }
+    ptx_stmatrix_transposed(ptx_shared_address(tile + (lane / 16 * 8 + lane % 8) * 16 + lane / 8 % 2 * 8), r[0], r[1], r[2],
+                            r[3]);
+    init(&barrier);
+    for (int i = lane; i < 256; i += 32) {
+        out[i] = tile[i];
+    }
+    if (lane == 0) {
+        ptx_mbarrier_arrive_expect(ptx_shared_address(&barrier), sizeof copy);
+        ptx_bulk_load(ptx_shared_address(copy), words, sizeof copy, ptx_shared_address(&barrier));
+    }
+    ptx_mbarrier_wait(ptx_shared_address(&barrier), 0);
+    for (int i = lane; i < 256; i += 32) {
+        copy[i] *= 2.0f;
+    }
+    ptx_fence_proxy_async();
+    __syncwarp();
+    if (lane == 0) {
+        ptx_bulk_add_f32(sum, ptx_shared_address(copy), sizeof copy);
+        ptx_bulk_commit();
+        ptx_bulk_wait_read<0>();
+        ptx_bulk_add_f32(sum, ptx_shared_address(copy), sizeof copy);
+        ptx_bulk_commit();
+        ptx_bulk_wait<0>();
+    }
+}
+
 static __global__ void __launch_bounds__(3 * TEAM, 1) move_registers(int *out) {
     if (threadIdx.x < TEAM) {
         ptx_registers_give<40>();
@@ -156,6 +222,17 @@ extern "C" int hopper_multiply_registers(const fm_sm90_maps *maps, int columns, 
                          : columns == 192 ? (const void *)multiply_registers<96>
                                           : (const void *)multiply_registers<128>;
     return launch(kernel, arguments);
+}
+
+extern "C" int hopper_multiply_transposed(const fm_sm90_maps *maps, int columns, int dim0, float *out) {
+    void *arguments[] = {const_cast<fm_sm90_maps *>(maps), &dim0, &out};
+    return launch(columns == 32 ? (const void *)multiply_transposed<16> : (const void *)multiply_transposed<32>, arguments);
+}
+
+extern "C" int hopper_store_and_add(const uint16_t *in, uint16_t *out, const float *words, float *sum) {
+    store_and_add<<<1, 32>>>(in, out, words, sum);
+    const cudaError_t error = cudaGetLastError();
+    return error != cudaSuccess ? error : cudaDeviceSynchronize();
 }
 
 extern "C" int hopper_move_registers(int *out) {

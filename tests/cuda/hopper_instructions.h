@@ -14,6 +14,10 @@ int hopper_copy_box(const fm_sm90_maps *maps, int dim0, int row0, uint16_t *out)
 int hopper_multiply_shared(const fm_sm90_maps *maps, int columns, float *out);
 /* out[64][columns] = start + weights[64][64] times 64 rows of value, `columns` dims. */
 int hopper_multiply_registers(const fm_sm90_maps *maps, int columns, const uint16_t *weights, float start, float *out);
+/* out[64][columns] = 64 rows of query, 64 dims, times as many rows of value, dims dim0 .. dim0 + columns: 0 and 64, or 0 or 32 and 32. */
+int hopper_multiply_transposed(const fm_sm90_maps *maps, int columns, int dim0, float *out);
+/* out[16][16]: in[16][16] transposed; sum[256] += 4 words[256]. */
+int hopper_store_and_add(const uint16_t *in, uint16_t *out, const float *words, float *sum);
 /* out[256]: 1 of each thread that took registers from 128 others. */
 int hopper_move_registers(int *out);
 

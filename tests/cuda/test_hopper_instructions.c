@@ -142,6 +142,53 @@ static void products_of_registers_and_a_transposed_operand_add(void **state) {
     device_memory_free(&x.memory);
 }
 
+static void products_with_a_transposed_second_operand(void **state) {
+    (void)state;
+    static const int shapes[][2] = {{64, 0}, {32, 0}, {32, 32}}; /* columns, first dim */
+    fixture x = make_fixture(ROWS, SUM);
+    fm_sm90_maps maps;
+    assert_true(fm_sm90_make_maps(&x.problem, FM_BF16, &maps));
+    for (int s = 0; s < 3; s++) {
+        const int columns = shapes[s][0], dim0 = shapes[s][1];
+        device_memory out = device_memory_make(NULL, sizeof(float) * (size_t)(TEAM_ROWS * columns), 0);
+        CUDA((cudaError_t)hopper_multiply_transposed(&maps, columns, dim0, out.data));
+        device_memory_read(&out, product);
+        for (int i = 0; i < TEAM_ROWS * columns; i++) {
+            int sum = 0;
+            for (int k = 0; k < SUM; k++) {
+                sum += element(0, i / columns, 0, k) * element(0, k, 0, dim0 + i % columns);
+            }
+            assert_true(product[i] == (float)sum);
+        }
+        device_memory_free(&out);
+    }
+    device_memory_free(&x.memory);
+}
+
+static void matrices_are_stored_transposed_and_bulk_additions_add(void **state) {
+    (void)state;
+    static uint16_t in[256], turned[256];
+    static float words[256], sum[256];
+    for (int i = 0; i < 256; i++) {
+        in[i] = (uint16_t)(1000 + i);
+        words[i] = (float)number(i, 3);
+        sum[i] = (float)number(i, 4);
+    }
+    device_memory from = device_memory_make(in, sizeof in, 0), to = device_memory_make(NULL, sizeof turned, 0);
+    device_memory added = device_memory_make(words, sizeof words, 0), sums = device_memory_make(sum, sizeof sum, 0);
+    CUDA((cudaError_t)hopper_store_and_add(from.data, to.data, added.data, sums.data));
+    device_memory_read(&to, turned);
+    device_memory_read(&sums, sum);
+    for (int i = 0; i < 256; i++) {
+        assert_int_equal(turned[i], 1000 + i % 16 * 16 + i / 16);
+        assert_true(sum[i] == (float)(number(i, 4) + 4 * number(i, 3)));
+    }
+    device_memory_free(&from);
+    device_memory_free(&to);
+    device_memory_free(&added);
+    device_memory_free(&sums);
+}
+
 static void registers_move_between_warpgroups(void **state) {
     (void)state;
     static int took[256];
@@ -167,6 +214,8 @@ int main(void) {
         cmocka_unit_test(memory_that_the_copy_engine_cannot_describe_has_no_map),
         cmocka_unit_test(products_of_two_shared_operands),
         cmocka_unit_test(products_of_registers_and_a_transposed_operand_add),
+        cmocka_unit_test(products_with_a_transposed_second_operand),
+        cmocka_unit_test(matrices_are_stored_transposed_and_bulk_additions_add),
         cmocka_unit_test(registers_move_between_warpgroups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

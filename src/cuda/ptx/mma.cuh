@@ -33,6 +33,14 @@ static __device__ __forceinline__ void ptx_ldmatrix_transposed(uint32_t r[4], ui
                  : "r"(address));
 }
 
+/* Four 8 x 8 matrices of halves to shared memory, transposed: as ptx_ldmatrix_transposed reads them. sm_90. PTX ISA, "stmatrix". */
+static __device__ __forceinline__ void ptx_stmatrix_transposed(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2,
+                                                               uint32_t r3) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1),
+                 "r"(r2), "r"(r3)
+                 : "memory");
+}
+
 /* 2^x to 2 ulp; 0 for -inf. */
 static __device__ __forceinline__ float ptx_exp2(float x) {
     float y;

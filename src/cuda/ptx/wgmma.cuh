@@ -50,6 +50,7 @@ static __device__ __forceinline__ uint64_t ptx_wgmma_descriptor(uint32_t address
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define PTX_16(d, i) PTX_8(d, i), PTX_8(d, i + 8)
 #define PTX_32(d, i) PTX_16(d, i), PTX_16(d, i + 16)
+#define PTX_NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define PTX_NAMES_32 \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define PTX_NAMES_48 PTX_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
@@ -85,11 +86,13 @@ static __device__ __forceinline__ uint64_t ptx_wgmma_descriptor(uint32_t address
 
 /* The formatter is off because it would spread the operands over lines. */
 /* clang-format off */
+#define PTX_D_16 PTX_16(d, 0)
 #define PTX_D_32 PTX_32(d, 0)
 #define PTX_D_48 PTX_32(d, 0), PTX_16(d, 32)
 #define PTX_D_64 PTX_32(d, 0), PTX_32(d, 32)
 #define PTX_D_96 PTX_32(d, 0), PTX_32(d, 32), PTX_32(d, 64)
 #define PTX_D_128 PTX_32(d, 0), PTX_32(d, 32), PTX_32(d, 64), PTX_32(d, 96)
+PTX_WGMMA(32, 16, PTX_NAMES_16, PTX_D_16, 16, 17, 18, 19, 20, 21, 22)
 PTX_WGMMA(64, 32, PTX_NAMES_32, PTX_D_32, 32, 33, 34, 35, 36, 37, 38)
 PTX_WGMMA(96, 48, PTX_NAMES_48, PTX_D_48, 48, 49, 50, 51, 52, 53, 54)
 PTX_WGMMA(128, 64, PTX_NAMES_64, PTX_D_64, 64, 65, 66, 67, 68, 69, 70)

@@ -269,8 +269,8 @@ static __device__ __forceinline__ void find_head(block_work *work, const fm_cuda
     const int64_t head = (int64_t)work->batch * p->heads + work->head;
     work->rows[TEAM_SCORE] = row_source_of(&p->query, work->batch, work->head, 0, 0, false).head;
     work->rows[TEAM_P] = row_source_of(&bp->grad_output, work->batch, work->head, 0, 0, p->output_is_f32).head;
-    work->terms[TEAM_SCORE] = bp->delta + head * p->rows;
-    work->terms[TEAM_P] = bp->lse2 + head * p->rows;
+    work->terms[TEAM_SCORE] = bp->delta + head * bp->terms_stride;
+    work->terms[TEAM_P] = bp->lse2 + head * bp->terms_stride;
     work->query_sum = bp->grad_query_sum + head * p->rows * p->head_dim;
 }
 

@@ -64,7 +64,7 @@ static __device__ __forceinline__ row_terms load_row_terms(const fm_cuda_backwar
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int32_t row = work->row0 + warp_row0() + 8 * i + lane_of() / 4;
-        const int64_t at = ((int64_t)work->item.batch * p->heads + work->item.head) * p->rows + row;
+        const int64_t at = ((int64_t)work->item.batch * p->heads + work->item.head) * bp->terms_stride + row;
         terms.lse2[i] = row < p->rows ? bp->lse2[at] : INFINITY;
         terms.delta[i] = row < p->rows ? bp->delta[at] : 0.0f;
     }

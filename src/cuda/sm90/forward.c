@@ -6,13 +6,17 @@
 
 /* Steps are numbered in 24 bits. */
 static const int64_t MOST_COLUMNS = INT64_C(1) << 30;
+/* Bitmaps beside wider rows stay with the kernels for every GPU: there a step is one tile of keys, half a bitmap's word pair. */
+enum { MOST_DIM_OF_BITMAPS = 128 };
 
 typedef int (*kernel)(const fm_sm90_call *call);
 
-/* Of the smallest bucket that holds both head dims; NULL: none in this build. */
+/* Of the smallest bucket that holds both head dims; NULL: none in this build, or not for this mask. */
 static kernel find_kernel(const fm_cuda_problem *p, fm_dtype dtype) {
     const int32_t needed = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
-    (void)needed;
+    if (p->plan.stripe_slot != NULL && needed > MOST_DIM_OF_BITMAPS) {
+        return NULL;
+    }
 #define FIND(dim)                                                                         \
     if (needed <= (dim)) {                                                                \
         return dtype == FM_BF16 ? fm_sm90_forward_bf16_##dim : fm_sm90_forward_f16_##dim; \
@@ -23,7 +27,7 @@ static kernel find_kernel(const fm_cuda_problem *p, fm_dtype dtype) {
     return NULL;
 }
 
-static bool is_hopper(int32_t device) {
+bool fm_sm90_runs_on(int32_t device) {
     int major = 0, minor = 0;
     (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     (void)cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
@@ -33,7 +37,7 @@ static bool is_hopper(int32_t device) {
 bool fm_sm90_forward(const fm_cuda_problem *problem, fm_dtype dtype, const fm_sm90_place *place, int *error) {
     fm_sm90_maps maps;
     const kernel launch = find_kernel(problem, dtype);
-    if (launch == NULL || !is_hopper(place->device) || problem->columns >= MOST_COLUMNS || !problem->output.in_chunks ||
+    if (launch == NULL || !fm_sm90_runs_on(place->device) || problem->columns >= MOST_COLUMNS || !problem->output.in_chunks ||
         !fm_sm90_make_maps(problem, dtype, &maps)) {
         return false;
     }

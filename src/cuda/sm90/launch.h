@@ -26,10 +26,38 @@ typedef struct fm_sm90_call {
     void *stream;
 } fm_sm90_call;
 
+typedef struct fm_sm90_backward_maps {
+    fm_sm90_maps forward;
+    CUtensorMap grad_output;
+} fm_sm90_backward_maps;
+
+/* Kernel of a bucket; problem and maps by value to the kernel. */
+typedef struct fm_sm90_backward_call {
+    const fm_cuda_backward_problem *problem;
+    fm_sm90_backward_maps maps;
+    int (*kernel)(const struct fm_sm90_backward_call *);
+    int32_t processors; /* multiprocessors of the device */
+    void *stream;
+} fm_sm90_backward_call;
+
 /* tensor_map.c: false where a tensor's memory cannot be described. */
 bool fm_sm90_make_maps(const fm_cuda_problem *problem, fm_dtype dtype, fm_sm90_maps *maps);
+bool fm_sm90_make_backward_maps(const fm_cuda_backward_problem *problem, fm_dtype dtype, fm_sm90_backward_maps *maps);
 
-/* forward.cu, one object for each dtype and head dim bucket. */
+/* forward.c: whether code for sm_90a runs on a device. */
+bool fm_sm90_runs_on(int32_t device);
+
+/* backward.c. The first tells whether the device, the build and the tensors allow the Hopper kernel, and if so lays out *problem's
+ * workspace as it wants it and fills *call, which keeps `problem`; place->workspace: 4 bytes. The second launches, behind row_terms. */
+bool fm_sm90_prepare_backward(fm_cuda_backward_problem *problem, fm_dtype dtype, const fm_sm90_place *place,
+                              fm_sm90_backward_call *call);
+int fm_sm90_backward(const fm_sm90_backward_call *call);
+
+/* forward.cu and backward.cu, one object for each dtype and head dim bucket. */
+#define FM_SM90_DECLARE_BACKWARD(dim)                                  \
+    int fm_sm90_backward_f16_##dim(const fm_sm90_backward_call *call); \
+    int fm_sm90_backward_bf16_##dim(const fm_sm90_backward_call *call);
+FM_SM90_DECLARE_BACKWARD(128)
 #define FM_SM90_DECLARE(dim)                                 \
     int fm_sm90_forward_f16_##dim(const fm_sm90_call *call); \
     int fm_sm90_forward_bf16_##dim(const fm_sm90_call *call);

@@ -75,3 +75,11 @@ bool fm_sm90_make_maps(const fm_cuda_problem *p, fm_dtype dtype, fm_sm90_maps *m
            make_map(encode, type, &p->key, (map_extents){{p->head_dim, p->columns, p->heads_kv, p->batch}}, &maps->key) &&
            make_map(encode, type, &p->value, (map_extents){{p->head_dim_v, p->columns, p->heads_kv, p->batch}}, &maps->value);
 }
+
+bool fm_sm90_make_backward_maps(const fm_cuda_backward_problem *bp, fm_dtype dtype, fm_sm90_backward_maps *maps) {
+    const fm_cuda_problem *p = &bp->forward;
+    const CUtensorMapDataType type = dtype == FM_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    return fm_sm90_make_maps(p, dtype, &maps->forward) &&
+           make_map(find_encode(), type, &bp->grad_output, (map_extents){{p->head_dim_v, p->rows, p->heads, p->batch}},
+                    &maps->grad_output);
+}

@@ -1,0 +1,242 @@
+/* Attention backward for Hopper (sm_90a): dK, dV of a group of keys, and its part of dQ, over the visible tiles of its columns.
+ *
+ * Tiles    An item is a group of the plan, 128 keys of one key head; a step is a tile of 64 rows that either of its lines sees, for one
+ *          query head of the keys after another. All scores lie transposed, keys x rows:
+ *            S^T = K Q^T   dP^T = V dO^T   dV += P^T dO   dK += dS^T Q   dQ = dS K
+ *          so that P^T and dS^T are operands of dV and dK where they lie, in registers, and a thread sees two keys, whose mask costs it
+ *          two looks at the intervals a step.
+ * Roles    Two teams (warpgroups) of consumers: team w has line w of the keys in S, dP, dV and dK, and half of the dims of dQ, over the
+ *          keys of both. One warp sends: it takes items from a counter, walks their tiles and starts all copies.
+ * Barriers In shared memory (backward_shared.cuh): query_full, grad_output_full, stage_empty of two stages; key_full, key_empty of an
+ *          item; grad_score_full (dS of both lines is there), grad_score_empty (team 0 has used it). Named: the teams' turns, a team.
+ * Memory   D = 128: K and V 64 KB, two stages of Q and dO 64 KB, two dS 32 KB, dQ on its way out 32 KB, 1 KB of row terms.
+ *          Registers of a consumer: dK, dV 2 x 64, S and dP (then dQ) 2 x 32, P and dS as halves 2 x 16, of 240; of a sender 24.
+ * Time     A team's products run under the other's exponentials; the turn passes when dP has been started:
+ *            team 0 | dV1 dQ0 dK1 S2 dP2 | exp, dS of 2       | dV2 dQ1 dK2 S3 dP3 | exp, dS of 3       |
+ *            team 1 | exp, dS of 1       | dV1 dQ1 dK1 S2 dP2 | exp, dS of 2       | dV2 dQ2 dK2 S3 dP3 |
+ *          Team 0 is half a step ahead, so its dQ lags a step: it needs dS of both lines, which exist by then. dQ goes through shared
+ *          memory to its f32 sum by bulk additions; finish_grad_query makes rows of it.
+ * Masks    Full tiles run no mask code. In others a thread turns the intervals of its keys into 64 bits a key, while S is computed, and
+ *          hidden P become 0 after the exponential. Hidden pairs add exact zeros, so no_skip gives the same dK and dV. */
+#include "cuda/launch_kernel.cuh"
+#include "cuda/ptx/setmaxnreg.cuh"
+#include "cuda/sm90/backward_producer.cuh"
+#include "cuda/sm90/backward_team.cuh"
+
+enum { THREADS = CONSUMERS + TEAM_THREADS, CONSUMER_WARPS = CONSUMERS / 32, PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240 };
+static_assert(TEAM_THREADS * PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS <= 65536 / THREADS / 8 * 8 * THREADS,
+              "more registers than the launch got would hang in setmaxnreg");
+
+/* What a step leaves to the next: operands of dV and dK, and where its dQ goes (team 0: that of the step before, and after it its own). */
+typedef struct last_step {
+    uint32_t weights[PAIRS], grads[PAIRS];
+    uint32_t tile, next_tile;
+    bool has_query; /* team 0: there is a step before */
+} last_step;
+
+/* The first step of an item: nothing is left to multiply of one before it. */
+template <int TEAM, bool SUMS_QUERY, bool CAPPED>
+static __device__ __forceinline__ void first_step(const consumer *x, last_step *last) {
+    float S[SCORES], dP[SCORES];
+    take_turn<TEAM>();
+    start_scores<TEAM>(x, S);
+    start_grads<TEAM>(x, dP);
+    pass_turn<TEAM>();
+    differentiate<TEAM, SUMS_QUERY, CAPPED>(x, S, dP, last->weights, last->grads);
+}
+
+/* dV, dQ and dK of the last step (team 0: dQ of the one before), then S and dP of this one. */
+template <int TEAM, bool SUMS_QUERY, bool CAPPED>
+static __device__ __forceinline__ void next_step(consumer *x, float (&dK)[SUMS], float (&dV)[SUMS], last_step *last) {
+    constexpr bool LEADS = TEAM == 0;
+    backward_shared *s = x->s;
+    const uint32_t stage = x->uses % STAGES, step = LEADS ? x->steps - 1 : x->steps;
+    float S[SCORES], dP[SCORES], dQ[QUERY_SUMS];
+    take_turn<TEAM>(); /* also: the team's four warps have written their part of dS */
+    ptx_wgmma_fence();
+    multiply_rows(dV, last->weights, rows_descriptor(s->grad_output[stage]));
+    ptx_wgmma_commit();
+    if (SUMS_QUERY) {
+        wait(&s->grad_score_full[step % 2], step / 2);
+        ptx_wgmma_fence();
+        start_grad_query<TEAM>(x, dQ, step);
+    }
+    multiply_rows(dK, last->grads, rows_descriptor(s->query[stage]));
+    ptx_wgmma_commit();
+    x->uses++;
+    x->steps++;
+    ptx_wgmma_wait<1>(); /* dV and dQ */
+    ptx_wgmma_ready(dV);
+    if (SUMS_QUERY) {
+        ptx_wgmma_ready(dQ);
+        if (last->has_query) {
+            if (LEADS) {
+                arrive(&s->grad_score_empty[step % 2]);
+            }
+            send_grad_query<TEAM>(x, dQ, last->tile);
+        }
+        last->has_query = true;
+    }
+    wait(&s->query_full[x->uses % STAGES], x->uses / STAGES);
+    last->tile = LEADS ? last->next_tile : s->step[x->uses % STAGES].sum_tile;
+    last->next_tile = s->step[x->uses % STAGES].sum_tile;
+    start_scores<TEAM>(x, S);
+    ptx_wgmma_wait<1>(); /* dK */
+    ptx_wgmma_ready(dK);
+    arrive(&s->stage_empty[stage]);
+    start_grads<TEAM>(x, dP);
+    pass_turn<TEAM>();
+    differentiate<TEAM, SUMS_QUERY, CAPPED>(x, S, dP, last->weights, last->grads);
+}
+
+/* All steps of an item: dK and dV. */
+template <int TEAM, bool SUMS_QUERY, bool CAPPED>
+static __device__ __forceinline__ void run_item(consumer *x, int32_t left, float (&dK)[SUMS], float (&dV)[SUMS]) {
+    constexpr bool LEADS = TEAM == 0; /* half a step ahead, dQ one step later */
+    backward_shared *s = x->s;
+    const uint32_t tile = s->step[x->uses % STAGES].sum_tile;
+    last_step last = {.tile = tile, .next_tile = tile, .has_query = !LEADS}; /* team 0's first dQ is of no step */
+    wait(&s->key_full, x->loads);
+    first_step<TEAM, SUMS_QUERY, CAPPED>(x, &last);
+#pragma unroll 1
+    while (--left > 0) {
+        next_step<TEAM, SUMS_QUERY, CAPPED>(x, dK, dV, &last);
+    }
+    const uint32_t stage = x->uses % STAGES, buffer = x->steps % 2;
+    float dQ[QUERY_SUMS];
+    if (SUMS_QUERY && !LEADS) {
+        wait(&s->grad_score_full[buffer], x->steps / 2);
+    } else {
+        ptx_bar_sync(TEAM_BARRIER + TEAM, TEAM_THREADS);
+    }
+    ptx_wgmma_fence();
+    multiply_rows(dV, last.weights, rows_descriptor(s->grad_output[stage]));
+    if (SUMS_QUERY) {
+        start_grad_query<TEAM>(x, dQ, LEADS ? x->steps - 1 : x->steps);
+    }
+    multiply_rows(dK, last.grads, rows_descriptor(s->query[stage]));
+    ptx_wgmma_commit();
+    if (SUMS_QUERY) {
+        ptx_wgmma_wait<1>();
+        ptx_wgmma_ready(dQ);
+        if (last.has_query) {
+            if (LEADS) {
+                arrive(&s->grad_score_empty[buffer ^ 1]);
+            }
+            send_grad_query<TEAM>(x, dQ, last.tile);
+        }
+    }
+    if (SUMS_QUERY && LEADS) {
+        wait(&s->grad_score_full[buffer], x->steps / 2);
+        ptx_wgmma_fence();
+        start_grad_query<TEAM>(x, dQ, x->steps);
+    }
+    ptx_wgmma_wait<0>();
+    ptx_wgmma_ready(dV);
+    ptx_wgmma_ready(dK);
+    arrive(&s->stage_empty[stage]);
+    if (SUMS_QUERY && LEADS) {
+        ptx_wgmma_ready(dQ);
+        arrive(&s->grad_score_empty[buffer]);
+        send_grad_query<TEAM>(x, dQ, last.next_tile);
+    }
+    x->uses++;
+    x->steps++;
+    x->loads++;
+    arrive(&s->key_empty); /* the next keys come while these are stored */
+}
+
+template <int TEAM, bool SUMS_QUERY, bool CAPPED>
+static __device__ __forceinline__ void consume(const fm_cuda_backward_problem *bp, backward_shared *s) {
+    const fm_cuda_problem *p = &bp->forward;
+    consumer x = {bp, s, 0, 0, 0, 0};
+    if (TEAM == 1) {
+        pass_turn<TEAM>();
+    }
+#pragma unroll 1
+    for (;; x.items++) {
+        wait(&s->query_full[x.uses % STAGES], x.uses / STAGES);
+        const int32_t steps = (int32_t)uniform((uint32_t)s->item[x.items % ITEM_PLACES].steps);
+        if (steps == ITEM_END) {
+            break;
+        }
+        float dK[SUMS], dV[SUMS];
+#pragma unroll
+        for (int i = 0; i < SUMS; i++) {
+            dK[i] = dV[i] = 0.0f;
+        }
+        if (steps > 0) {
+            run_item<TEAM, SUMS_QUERY, CAPPED>(&x, steps, dK, dV);
+        } else {
+            wait(&s->grad_output_full[x.uses % STAGES], x.uses / STAGES);
+            arrive(&s->stage_empty[x.uses % STAGES]);
+            x.uses++;
+        }
+        if (SUMS_QUERY) { /* the last dQ has left the staging area */
+            if (thread_again() % 32 == 0) {
+                ptx_bulk_wait_read<0>();
+            }
+            __syncwarp();
+        }
+        store_sums<TEAM>(&x, &bp->grad_value, bp->grad_value_is_f32, p->head_dim_v, reinterpret_cast<float(&)[1][D / 8][4]>(dV),
+                         1.0f);
+        store_sums<TEAM>(&x, &bp->grad_key, bp->grad_key_is_f32, p->head_dim, reinterpret_cast<float(&)[1][D / 8][4]>(dK),
+                         p->scale);
+    }
+    if (SUMS_QUERY && thread_again() % 32 == 0) {
+        ptx_bulk_wait<0>();
+    }
+    if (TEAM == 0) {
+        take_turn<TEAM>(); /* the turn that nobody took */
+    }
+}
+
+template <bool SUMS_QUERY, bool CAPPED>
+static __global__ void __launch_bounds__(THREADS, 1)
+    backward_kernel(const __grid_constant__ fm_cuda_backward_problem bp, const __grid_constant__ fm_sm90_backward_maps maps) {
+    extern __shared__ __align__(1024) uint8_t raw[]; /* the only shared memory, so it starts on a swizzle boundary */
+    backward_shared *s = reinterpret_cast<backward_shared *>(raw);
+    const uint32_t team = uniform(threadIdx.x / TEAM_THREADS);
+    if (threadIdx.x == 0) {
+        ptx_mbarrier_init(ptx_shared_address(&s->key_full), 1);
+        ptx_mbarrier_init(ptx_shared_address(&s->key_empty), CONSUMER_WARPS);
+        for (int i = 0; i < STAGES; i++) {
+            ptx_mbarrier_init(ptx_shared_address(&s->query_full[i]), 1);
+            ptx_mbarrier_init(ptx_shared_address(&s->grad_output_full[i]), 1);
+            ptx_mbarrier_init(ptx_shared_address(&s->stage_empty[i]), CONSUMER_WARPS);
+        }
+        for (int i = 0; i < 2; i++) {
+            ptx_mbarrier_init(ptx_shared_address(&s->grad_score_full[i]), CONSUMER_WARPS);
+            ptx_mbarrier_init(ptx_shared_address(&s->grad_score_empty[i]), CONSUMER_WARPS / TEAMS);
+        }
+        ptx_mbarrier_fence_init();
+    }
+    __syncthreads();
+    if (team == TEAMS) {
+        ptx_registers_give<PRODUCER_REGISTERS>();
+        if (threadIdx.x / 32 == CONSUMERS / 32) {
+            producer x = {&bp, &maps, s, 0, 0, 0, false};
+            const fm_cuda_problem *p = &bp.forward;
+            produce(&x, (uint32_t)(p->batch * p->heads_kv * p->plan.column_lines.groups), bp.counter);
+        }
+    } else {
+        ptx_registers_take<CONSUMER_REGISTERS>();
+        if (team == 0) {
+            consume<0, SUMS_QUERY, CAPPED>(&bp, s);
+        } else {
+            consume<1, SUMS_QUERY, CAPPED>(&bp, s);
+        }
+    }
+}
+
+extern "C" int FM_VARIANT(fm_sm90_backward)(const fm_sm90_backward_call *call) {
+    const fm_cuda_problem *p = &call->problem->forward;
+    const int64_t items = (int64_t)p->batch * p->heads_kv * p->plan.column_lines.groups;
+    const bool sums = call->problem->grad_query_sum != NULL, capped = p->softcap > 0.0f;
+    const void *kernel = sums ? capped ? (const void *)backward_kernel<true, true> : (const void *)backward_kernel<true, false>
+                         : capped ? (const void *)backward_kernel<false, true>
+                                  : (const void *)backward_kernel<false, false>;
+    void *arguments[] = {const_cast<fm_cuda_backward_problem *>(call->problem), const_cast<fm_sm90_backward_maps *>(&call->maps)};
+    const launch_shape shape = {min(items, (int64_t)call->processors), 1, THREADS, sizeof(backward_shared)};
+    return launch_kernel(kernel, shape, arguments, call->stream);
+}

@@ -1,0 +1,181 @@
+/* The producer warp of the backward kernel: takes groups of keys, finds their steps in the plan's bits, and has the copy engine bring K
+ * and V once, and Q, dO and their rows' terms of every step, for one query head of the group after another. All lanes walk, lane 0
+ * sends; so what belongs to an item lies in uniform registers. */
+#ifndef FM_CUDA_SM90_BACKWARD_PRODUCER_CUH
+#define FM_CUDA_SM90_BACKWARD_PRODUCER_CUH
+
+#include "cuda/sm90/backward_shared.cuh"
+#include "cuda/sm90/launch.h"
+#include "cuda/tile/step_list.cuh"
+#include "cuda/tile/work.cuh"
+
+typedef struct producer {
+    const fm_cuda_backward_problem *bp;
+    const fm_sm90_backward_maps *maps;
+    backward_shared *s;
+    uint32_t uses;  /* of stages, so far */
+    uint32_t items; /* so far */
+    uint32_t loads; /* of K and V, so far */
+    bool is_first;  /* the item's next step is its first */
+} producer;
+
+static __device__ __forceinline__ const volatile backward_item *item_of(const producer *x) {
+    return &x->s->item[x->items % ITEM_PLACES];
+}
+
+/* For the consumers, who hear of it with its first stage, and for this warp, which has no registers to keep it. */
+static __device__ __forceinline__ void put_item(producer *x, backward_item item) {
+    if (threadIdx.x % 32 == 0) {
+        x->s->item[x->items % ITEM_PLACES] = item;
+    }
+    __syncwarp();
+}
+
+/* Rows past the last have lse2 +inf and delta 0: row_terms fills them up to whole steps. */
+static __device__ __forceinline__ void send_terms(const producer *x, uint32_t stage, uint32_t sum_tile) {
+    const int64_t at = (int64_t)sum_tile * ROWS;
+    const uint32_t barrier = ptx_shared_address(&x->s->query_full[stage]);
+    ptx_bulk_load(ptx_shared_address(x->s->lse2[stage]), x->bp->lse2 + at, TERMS_BYTES, barrier);
+    ptx_bulk_load(ptx_shared_address(x->s->delta[stage]), x->bp->delta + at, TERMS_BYTES, barrier);
+}
+
+static __device__ __forceinline__ void send_rows(uint32_t to, const CUtensorMap *map, uint32_t barrier, int32_t row, int32_t head,
+                                                 int32_t batch) {
+#pragma unroll
+    for (int r = 0; r < REGIONS; r++) {
+        ptx_tma_load_4d(to + (uint32_t)(r * BOX_BYTES), map, barrier, r * BOX, row, head, batch);
+    }
+}
+
+static __device__ __forceinline__ void send_keys(producer *x) {
+    const volatile backward_item *item = item_of(x);
+    const uint32_t barrier = ptx_shared_address(&x->s->key_full);
+    ptx_mbarrier_wait(ptx_shared_address(&x->s->key_empty), (x->loads & 1) ^ 1);
+    if (threadIdx.x % 32 == 0) {
+        ptx_mbarrier_arrive_expect(barrier, 2 * KEYS_BYTES);
+#pragma unroll
+        for (int line = 0; line < TEAMS; line++) {
+            const int32_t key = item->group * KEYS + line * BOX;
+            send_rows(ptx_shared_address(x->s->key) + line * LINE_BYTES, &x->maps->forward.key, barrier, key, item->head,
+                      item->batch);
+            send_rows(ptx_shared_address(x->s->value) + line * LINE_BYTES, &x->maps->forward.value, barrier, key, item->head,
+                      item->batch);
+        }
+    }
+    __syncwarp();
+    x->loads++;
+    x->is_first = false;
+}
+
+static __device__ __forceinline__ void send_step(producer *x, uint32_t what) {
+    const int32_t batch = item_of(x)->batch;
+    const volatile backward_sending *sending = &x->s->sending;
+    backward_shared *s = x->s;
+    const uint32_t stage = x->uses % STAGES;
+    const int32_t tile = step_tile(what);
+    const uint32_t query_full = ptx_shared_address(&s->query_full[stage]),
+                   grad_full = ptx_shared_address(&s->grad_output_full[stage]);
+    ptx_mbarrier_wait(ptx_shared_address(&s->stage_empty[stage]), (x->uses / STAGES & 1) ^ 1);
+    if (threadIdx.x % 32 == 0) {
+        s->step[stage] = backward_step{what, sending->first_tile + (uint32_t)tile, sending->plane};
+        ptx_mbarrier_arrive_expect(query_full, ROWS_BYTES + 2 * TERMS_BYTES);
+        send_rows(ptx_shared_address(s->query[stage]), &x->maps->forward.query, query_full, tile * ROWS, sending->head, batch);
+        send_terms(x, stage, sending->first_tile + (uint32_t)tile);
+    }
+    __syncwarp();
+    if (x->is_first) { /* S needs K as soon as Q, dP needs V and dO later */
+        send_keys(x);
+    }
+    if (threadIdx.x % 32 == 0) {
+        ptx_mbarrier_arrive_expect(grad_full, ROWS_BYTES);
+        send_rows(ptx_shared_address(s->grad_output[stage]), &x->maps->grad_output, grad_full, tile * ROWS, sending->head, batch);
+    }
+    __syncwarp();
+    x->uses++;
+}
+
+/* A stage that brings nothing: an item without steps, or the end. */
+static __device__ __forceinline__ void send_nothing(producer *x) {
+    const uint32_t stage = x->uses % STAGES;
+    ptx_mbarrier_wait(ptx_shared_address(&x->s->stage_empty[stage]), (x->uses / STAGES & 1) ^ 1);
+    if (threadIdx.x % 32 == 0) {
+        ptx_mbarrier_arrive(ptx_shared_address(&x->s->query_full[stage]));
+        ptx_mbarrier_arrive(ptx_shared_address(&x->s->grad_output_full[stage]));
+    }
+    __syncwarp();
+    x->uses++;
+}
+
+/* The steps of one query head, ascending. */
+static __device__ __forceinline__ void send_head(producer *x, int32_t head) {
+    const volatile backward_item *item = item_of(x);
+    const fm_cuda_problem *p = &x->bp->forward;
+    const fm_tile_lines *lines = &p->plan.column_lines;
+    const int64_t plane = mask_plane(&p->plan, item->batch, head, p->heads);
+    const fm_tile_word *line = lines->map + (plane * lines->lines + 2 * item->group) * lines->words;
+    const bool has_second = 2 * item->group + 1 < lines->lines;
+    if (threadIdx.x % 32 == 0) {
+        const uint32_t index = (uint32_t)(item->batch * p->heads + head);
+        x->s->sending = backward_sending{head, (int32_t)plane, index * (uint32_t)lines->tiles};
+    }
+    __syncwarp();
+    fm_interval range = {0, lines->tiles};
+    if (!p->no_skip) {
+        range = lines->range[plane * lines->groups + item->group];
+    }
+#pragma unroll 1
+    for (int32_t w = range.start / FM_PLAN_WORD_TILES; w * FM_PLAN_WORD_TILES < range.end; w++) {
+        const fm_tile_word a = step_word(lines, line, w, p->no_skip);
+        const fm_tile_word b = has_second ? step_word(lines, line + lines->words, w, p->no_skip) : fm_tile_word{0, 0};
+        uint32_t bits = a.visible | b.visible;
+#pragma unroll 1
+        while (bits != 0) {
+            const int t = __ffs((int)bits) - 1;
+            bits &= bits - 1;
+            const uint32_t classes =
+                (a.visible >> t & 1) | (a.full >> t & 1) << 1 | (b.visible >> t & 1) << 2 | (b.full >> t & 1) << 3;
+            send_step(x, (uint32_t)(w * FM_PLAN_WORD_TILES + t) << STEP_TILE_SHIFT | classes);
+        }
+    }
+}
+
+/* The group of keys that comes next, and its steps over all query heads, each of which may have a mask of its own. */
+static __device__ __forceinline__ backward_item item_at(const fm_cuda_problem *p, uint32_t i) {
+    const fm_tile_lines *lines = &p->plan.column_lines;
+    const int32_t heads = p->heads / p->heads_kv;
+    const work_item work = work_at(&p->plan, lines, p->heads_kv, heads, 1, i);
+    backward_item item = {work.batch, work.head, work.group, p->no_skip ? lines->tiles * heads : 0};
+#pragma unroll 1
+    for (int32_t h = 0; h < heads && !p->no_skip; h++) {
+        const int64_t plane = mask_plane(&p->plan, work.batch, work.head * heads + h, p->heads);
+        item.steps += lines->count[plane * lines->groups + work.group];
+    }
+    return item;
+}
+
+/* Heads one after another: dQ's sums, Q and dO of the heads in flight must stay in L2. */
+static __device__ __forceinline__ void produce(producer *x, uint32_t items, uint32_t *counter) {
+    const fm_cuda_problem *p = &x->bp->forward;
+    const int32_t heads = p->heads / p->heads_kv;
+    uint32_t i = blockIdx.x;
+#pragma unroll 1
+    while (i < items) {
+        put_item(x, item_at(p, i));
+        i = threadIdx.x % 32 == 0 ? gridDim.x + atomicAdd(counter, 1u) : 0;
+        i = __shfl_sync(0xffffffffu, i, 0);
+        x->is_first = true;
+        if (item_of(x)->steps == 0) {
+            send_nothing(x);
+        } else {
+#pragma unroll 1
+            for (int32_t h = 0; h < heads; h++) {
+                send_head(x, item_of(x)->head * heads + h);
+            }
+        }
+        x->items++;
+    }
+    put_item(x, backward_item{0, 0, 0, ITEM_END});
+    send_nothing(x);
+}
+
+#endif

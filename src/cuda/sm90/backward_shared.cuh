@@ -1,0 +1,70 @@
+/* Shared memory of the backward kernel of sm_90a, its barriers, and what the producer tells the consumers. */
+#ifndef FM_CUDA_SM90_BACKWARD_SHARED_CUH
+#define FM_CUDA_SM90_BACKWARD_SHARED_CUH
+
+#include "cuda/launch.h"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/tma.cuh"
+#include "cuda/tile/shared_tile.cuh"
+#include "cuda/variant.cuh"
+
+enum {
+    D = FM_HEAD_DIM,
+    TEAMS = 2,               /* consumer warpgroups; team w has line w of a group of keys */
+    KEYS = FM_PLAN_GROUP,    /* of a block */
+    ROWS = FM_PLAN_BLOCK,    /* of a step: a tile of the plan */
+    REGIONS = (D + 63) / 64, /* 64 dims wide, as the 128-byte swizzle wants it; past D zeros */
+    BOX = 64,                /* rows (keys) and dims of a TMA box */
+    BOX_BYTES = BOX * BOX * 2,
+    ROWS_BYTES = REGIONS * BOX_BYTES,        /* of Q or dO: [region][64 rows][64 dims] */
+    LINE_BYTES = REGIONS * BOX_BYTES,        /* of one line of K or V, likewise */
+    KEYS_BYTES = TEAMS * LINE_BYTES,         /* of K or V: [line] */
+    STAGES = 2,                              /* of Q, dO and their rows' terms */
+    GRAD_SCORE_BYTES = TEAMS * BOX_BYTES,    /* dS: [line][64 rows][64 keys] */
+    TERMS_BYTES = ROWS * (int)sizeof(float), /* of lse2 or delta */
+    QUERY_DIMS = D == 64 ? 32 : 64,          /* of dQ that team 0 makes; team 1 makes the others */
+    STAGED_FLOATS = 16 * QUERY_DIMS          /* a warp's part of dQ on its way out */
+};
+static_assert((int)BOX == (int)FM_PLAN_BLOCK && TEAMS * BOX == KEYS, "a box is a line, or a step's rows");
+static_assert(D <= 128, "dK and dV of 64 keys lie in a warpgroup's registers");
+
+/* A step as the producer sends it. */
+typedef struct backward_step {
+    uint32_t what;     /* tile and classes as in tile/step_list.cuh */
+    uint32_t sum_tile; /* (batch * heads + query head) * tiles of rows + tile */
+    int32_t plane;     /* of the mask */
+} backward_step;
+
+typedef struct backward_item {
+    int32_t batch, head, group; /* head: of K and V */
+    int32_t steps;              /* over all query heads; 0: keys that nobody sees; ITEM_END: there is none */
+} backward_item;
+enum { ITEM_END = -1, ITEM_PLACES = 4 };
+
+/* The producer's own notes: the query head in work. */
+typedef struct backward_sending {
+    int32_t head, plane;
+    uint32_t first_tile; /* of the sum */
+} backward_sending;
+
+/* `full`: one arrival and the bytes; `empty`: one arrival of each consumer warp. Use n of a stage or of dS is in phase n / 2. */
+typedef struct backward_shared {
+    alignas(1024) uint8_t key[KEYS_BYTES];
+    uint8_t value[KEYS_BYTES];
+    uint8_t query[STAGES][ROWS_BYTES];
+    uint8_t grad_output[STAGES][ROWS_BYTES];
+    uint8_t grad_score[2][GRAD_SCORE_BYTES];
+    alignas(128) float staged[TEAMS][4][STAGED_FLOATS]; /* of each warp: dQ; at the end of an item dV and dK */
+    alignas(128) float lse2[STAGES][ROWS];
+    float delta[STAGES][ROWS];
+    backward_step step[STAGES];
+    backward_item item[ITEM_PLACES]; /* in turn: while one is stored, two may have been sent, each with a stage of its own */
+    backward_sending sending;
+    uint64_t key_full, key_empty;
+    uint64_t query_full[STAGES], grad_output_full[STAGES], stage_empty[STAGES];
+    uint64_t grad_score_full[2];  /* both lines of dS are there: 8 warps */
+    uint64_t grad_score_empty[2]; /* team 0 has made dQ from it: 4 warps */
+} backward_shared;
+static_assert(D != 128 || sizeof(backward_shared) == 198656, "docs/kernels.md says so");
+
+#endif

@@ -1,0 +1,214 @@
+/* What a team of the backward kernel does in a step: its products, its turns, the derivative between them, and the way out of dQ, dK and
+ * dV. backward.cu puts them in order. */
+#ifndef FM_CUDA_SM90_BACKWARD_TEAM_CUH
+#define FM_CUDA_SM90_BACKWARD_TEAM_CUH
+
+#include "cuda/ptx/bar.cuh"
+#include "cuda/sm90/backward_scores.cuh"
+#include "cuda/tile/store_rows.cuh"
+
+enum {
+    TEAM_THREADS = 128,
+    CONSUMERS = TEAMS * TEAM_THREADS,
+    SUMS = D / 2,     /* accumulators of dK and dV of a thread */
+    TURN_BARRIER = 1, /* + team */
+    TEAM_BARRIER = 3  /* + team */
+};
+
+/* ---- products ---- */
+
+/* S^T or dP^T of one line: [64 keys x 64 rows] = keys (K or V) times rows (Q or dO). */
+static __device__ __forceinline__ void multiply_dims(float (&x)[SCORES], uint64_t keys, uint64_t rows) {
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        const int at = (k / 4 * BOX_BYTES + k % 4 * 32) / 16;
+        if (k == 0) {
+            ptx_wgmma_ss<0, 0, 0>(x, keys, rows);
+        } else {
+            ptx_wgmma_ss<1, 0, 0>(x, keys + at, rows + at);
+        }
+    }
+}
+
+/* dV or dK of one line: [64 keys x D] += pairs (P^T or dS^T) times rows (dO or Q). */
+static __device__ __forceinline__ void multiply_rows(float (&x)[SUMS], const uint32_t (&pairs)[PAIRS], uint64_t rows) {
+#pragma unroll
+    for (int k = 0; k < ROWS / 16; k++) {
+        ptx_wgmma_rs<1, 1>(x, pairs[4 * k], pairs[4 * k + 1], pairs[4 * k + 2], pairs[4 * k + 3], rows + k * 16 * 128 / 16);
+    }
+}
+
+/* A team's dims of dQ: [64 rows x QUERY_DIMS] = dS of both lines times K of both. */
+static __device__ __forceinline__ void multiply_keys(float (&x)[QUERY_SUMS], uint64_t scores, uint64_t keys) {
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++) {
+        const int a = (k / 4 * BOX_BYTES + k % 4 * 32) / 16, b = (k / 4 * LINE_BYTES + k % 4 * 16 * 128) / 16;
+        if (k == 0) {
+            ptx_wgmma_ss<0, 0, 1>(x, scores, keys);
+        } else {
+            ptx_wgmma_ss<1, 0, 1>(x, scores + a, keys + b);
+        }
+    }
+}
+
+/* ---- barriers ---- */
+
+typedef struct consumer {
+    const fm_cuda_backward_problem *bp;
+    backward_shared *s;
+    uint32_t uses;  /* of stages, so far */
+    uint32_t steps; /* with work, so far: uses of dS */
+    uint32_t items, loads;
+} consumer;
+
+static __device__ __forceinline__ void arrive(uint64_t *barrier) {
+    if (thread_again() % 32 == 0) {
+        ptx_mbarrier_arrive(ptx_shared_address(barrier));
+    }
+}
+static __device__ __forceinline__ void wait(uint64_t *barrier, uint32_t use) {
+    ptx_mbarrier_wait(ptx_shared_address(barrier), use & 1);
+}
+
+/* Values that ptxas takes for uniform: it serialises products behind branches on others (C7520). */
+static __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
+
+static __device__ __forceinline__ uint64_t rows_descriptor(const uint8_t *rows) {
+    return ptx_wgmma_descriptor(ptx_shared_address(rows), BOX_BYTES);
+}
+
+template <int TEAM> static __device__ __forceinline__ void take_turn(void) { ptx_bar_sync(TURN_BARRIER + TEAM, CONSUMERS); }
+template <int TEAM> static __device__ __forceinline__ void pass_turn(void) { ptx_bar_arrive(TURN_BARRIER + 1 - TEAM, CONSUMERS); }
+
+/* Before dS of step n is written, dQ of step n - 2 must be done in both teams. Team 0 knows it from the other's dS of step n - 1, which
+ * was written later; team 1, whose dQ is one step less late, is told. */
+template <int TEAM> static __device__ __forceinline__ void wait_grad_score_free(const consumer *x) {
+    if (TEAM == 0) {
+        wait(&x->s->grad_score_full[(x->steps - 1) % 2], (x->steps - 1) / 2);
+    } else {
+        wait(&x->s->grad_score_empty[x->steps % 2], x->steps / 2 + 1);
+    }
+}
+
+/* From S and dP, both still being computed, to pairs of P and of dS, the latter in shared memory too. The branches between the
+ * exponentials and the wait for dP keep ptxas from moving those below it. */
+template <int TEAM, bool SUMS_QUERY, bool CAPPED>
+static __device__ __forceinline__ void differentiate(const consumer *x, float (&S)[SCORES], float (&dP)[SCORES],
+                                                     uint32_t (&weights)[PAIRS], uint32_t (&grads)[PAIRS]) {
+    const fm_cuda_problem *p = &x->bp->forward;
+    backward_shared *s = x->s;
+    const uint32_t stage = x->uses % STAGES, what = uniform(s->step[stage].what), thread = thread_again() % 128;
+    const bool is_full = step_half_is_full(what, TEAM);
+    const float *lse2 = s->lse2[stage] + thread % 4 * 2, *delta = s->delta[stage] + thread % 4 * 2;
+    visible_rows visible = {{0, 0}};
+    uint32_t slopes[PAIRS]; /* with softcap */
+    if (!is_full) {
+        const backward_item *item = &s->item[x->items % ITEM_PLACES];
+        visible = find_visible(p, s->step[stage].plane, step_tile(what) * ROWS + (int32_t)(thread % 4 * 2),
+                               item->group * KEYS + TEAM * BOX + (int32_t)(thread / 32 * 16 + thread % 32 / 4));
+    }
+    ptx_wgmma_wait<1>();
+    ptx_wgmma_ready(S);
+    if (CAPPED) {
+        weigh_capped(S, weights, slopes, lse2, p->scale, p->softcap);
+        if (!is_full) {
+            hide_pairs(slopes, visible);
+            hide_pairs(weights, visible);
+        }
+    } else {
+        weigh_plain(S, lse2, p->scale * SOFTMAX_LOG2E);
+        if (!is_full) {
+            hide_weights(S, visible);
+        }
+        pack_weights(S, weights);
+    }
+    if (!CAPPED) {
+        ptx_wgmma_ready(S);
+    }
+    ptx_wgmma_wait<0>();
+    ptx_wgmma_ready(dP);
+    if (CAPPED) {
+        unpack_weights(S, slopes);
+    }
+    grad_scores(S, dP, delta, grads);
+    if (!is_full) { /* hidden V, or dO of an empty row, may be so large that dP is not finite */
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) {
+            grads[i] &= fm_half2_is_not_0(weights[i]);
+        }
+    }
+    if (SUMS_QUERY) {
+        wait_grad_score_free<TEAM>(x);
+        store_grad_scores(grad_score_address(s->grad_score[x->steps % 2] + TEAM * BOX_BYTES), grads);
+        arrive(&s->grad_score_full[x->steps % 2]);
+    }
+}
+
+/* S and dP of the stage in use, as two groups in flight. The rows have come. */
+template <int TEAM> static __device__ __forceinline__ void start_scores(const consumer *x, float (&S)[SCORES]) {
+    ptx_wgmma_fence();
+    multiply_dims(S, rows_descriptor(x->s->key + TEAM * LINE_BYTES), rows_descriptor(x->s->query[x->uses % STAGES]));
+    ptx_wgmma_commit();
+}
+template <int TEAM> static __device__ __forceinline__ void start_grads(const consumer *x, float (&dP)[SCORES]) {
+    wait(&x->s->grad_output_full[x->uses % STAGES], x->uses / STAGES);
+    ptx_wgmma_fence();
+    multiply_dims(dP, rows_descriptor(x->s->value + TEAM * LINE_BYTES), rows_descriptor(x->s->grad_output[x->uses % STAGES]));
+    ptx_wgmma_commit();
+}
+
+/* dQ of a team's dims from dS of step `step`. */
+template <int TEAM>
+static __device__ __forceinline__ void start_grad_query(const consumer *x, float (&dQ)[QUERY_SUMS], uint32_t step) {
+    constexpr int AT = D == 64 ? TEAM * QUERY_DIMS * 2 : TEAM * BOX_BYTES;
+    multiply_keys(dQ, rows_descriptor(x->s->grad_score[step % 2]), rows_descriptor(x->s->key + AT));
+    ptx_wgmma_commit();
+}
+
+/* tile: of the sum. */
+template <int TEAM>
+static __device__ __forceinline__ void send_grad_query(const consumer *x, const float (&dQ)[QUERY_SUMS], uint32_t tile) {
+    const int chunks = x->bp->forward.head_dim / CHUNK, warp = (int)(thread_again() % 128 / 32);
+    const int mine = min(max(chunks - TEAM * (QUERY_DIMS / CHUNK), 0), QUERY_DIMS / CHUNK);
+    float *to =
+        x->bp->grad_query_sum + (((int64_t)tile * (ROWS / FM_CUDA_ROW_BLOCK) + warp) * chunks + TEAM * (QUERY_DIMS / CHUNK)) *
+                                    (FM_CUDA_ROW_BLOCK * CHUNK);
+    add_grad_query(to, mine * FM_CUDA_ROW_BLOCK * CHUNK * (int)sizeof(float), x->s->staged[TEAM][warp], dQ);
+}
+
+/* One gradient of a line's keys from the warp's 16. */
+template <int TEAM>
+static __device__ __forceinline__ void store_sums(const consumer *x, const fm_cuda_tensor *tensor, bool is_f32, int32_t dim,
+                                                  const float (&sums)[1][D / 8][4], float factor) {
+    if (tensor->data == NULL) {
+        return;
+    }
+    const backward_item *item = &x->s->item[x->items % ITEM_PLACES];
+    const int warp = (int)(thread_again() % 128 / 32);
+    const float factors[2] = {factor, factor};
+    const store_target target = {tensor,
+                                 item->batch * tensor->stride[0] + item->head * tensor->stride[2],
+                                 item->group * KEYS + TEAM * BOX + warp * 16,
+                                 x->bp->forward.columns,
+                                 dim,
+                                 is_f32};
+    if (tensor->in_chunks && !is_f32) {
+        store_chunks<1, D / 8>(&target, sums, factors);
+    } else {
+#pragma unroll
+        for (int part = 0; part < D / 32; part++) {
+            store_target some = target;
+            some.head += (int64_t)part * 32 * tensor->stride[3];
+            some.dim -= part * 32;
+            float few[1][4][4];
+#pragma unroll
+            for (int i = 0; i < 16; i++) {
+                few[0][i / 4][i % 4] = sums[0][4 * part + i / 4][i % 4];
+            }
+            __syncwarp();
+            store_elements<1, 4>(&some, few, factors, x->s->staged[TEAM][warp]);
+        }
+    }
+}
+
+#endif
