@@ -9,6 +9,7 @@ docs/performance.md says what the columns mean.
 import argparse
 import sys
 import time
+from types import SimpleNamespace
 
 import torch
 
@@ -18,6 +19,7 @@ from gpu.ours import Ours
 from gpu.report import Report, about, print_means, print_tables, rates
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
+BACKEND_SM80 = 3  # FM_BACKEND_CUDA_SM80
 QUICK_MASKS = ("causal", "causal_document", "random_eviction", "chat_pack")
 
 
@@ -40,6 +42,7 @@ def parse_arguments():
     p.add_argument("--flex-autotune", action="store_true", help="let torch.compile try FlexAttention's tile sizes (slow)")
     p.add_argument("--direction", choices=("forward", "backward", "both"), default="both")
     p.add_argument("--backend", type=int, default=0, help="fm_backend_id; 0 lets the library choose")
+    p.add_argument("--sm80", action="store_true", help="also our kernels for every GPU, where the library would choose others")
     p.add_argument("--deterministic", action="store_true", help="our backward in its deterministic form")
     p.add_argument("--without-ours", action="store_true", help="the rivals alone")
     p.add_argument("--quick", action="store_true", help="four masks, few runs")
@@ -88,7 +91,8 @@ class Bench:
     def prepare(self, case, vectors):
         """Contenders that work, their errors against the f32 reference, and why the others do not."""
         contenders, checks, failures = {}, {}, {}
-        for name in ([] if self.arguments.without_ours else ["ours"]) + self.rivals.names:
+        ours = [] if self.arguments.without_ours else ["ours"] + ["sm80"] * self.arguments.sm80
+        for name in ours + self.rivals.names:
             try:
                 contender, results = self.contender(name, case, vectors)
                 if contender is not None:
@@ -102,11 +106,12 @@ class Bench:
     def contender(self, name, case, vectors):
         """It and its output, lse (or None) and gradients (or None); None for what has no call for this mask."""
         gradients = self.wants["backward"]
-        if name != "ours":
+        if name not in ("ours", "sm80"):
             rival = self.rivals.make(name, case, vectors, gradients)
             output, grads = rival.results(gradients) if rival is not None else (None, None)
             return rival, (output, None, grads)
-        ours = Ours(self.library, self.inputs, case, self.arguments)
+        backend = BACKEND_SM80 if name == "sm80" else self.arguments.backend
+        ours = Ours(self.library, self.inputs, case, SimpleNamespace(backend=backend, deterministic=self.arguments.deterministic))
         ours.poison()
         ours.forward()
         output = ours.output.clone()
@@ -137,12 +142,12 @@ class Bench:
         if not contenders:
             return False
         measured = timing.measure(self.product, self.calls(contenders), a)
-        good = "ours" not in failures and all(agrees for _, agrees in checks.values())
+        good = not failures.keys() & {"ours", "sm80"} and all(agrees for _, agrees in checks.values())
         common = {
             "record": "case", "mask": name, "length": self.length, "batch": batch, "heads": a.heads, "heads_kv": a.kv_heads,
             "head_dim": a.head_dim, "dtype": a.dtype, "density": case.density, "tile_efficiency": case.tile_efficiency,
             "tiles_per_row": case.tiles_per_row, "own_tiles": case.own_tiles, "product_tflops": measured.product_rate,
-            "sm_clock_mhz": measured.clock, "about": {who: c.about for who, c in contenders.items() if who != "ours"},
+            "sm_clock_mhz": measured.clock, "about": {who: c.about for who, c in contenders.items() if who not in ("ours", "sm80")},
             "failures": failures, "errors": {who: errors for who, (errors, _) in checks.items()}, "agrees": good,
         }
         flops = 4.0 * a.head_dim * case.pairs_of(batch, a.heads)

@@ -8,7 +8,7 @@ import subprocess
 
 import torch
 
-OTHERS = ("flash", "cudnn", "varlen", "dense")
+OTHERS = ("sm80", "flash", "cudnn", "varlen", "dense")
 MANY_TILES = 16  # visible tiles of 128 x 128 of a row of tiles, on average
 
 
@@ -99,40 +99,49 @@ def totals(rows, name, masks=None):
     return found
 
 
-def compare(rows, rival, masks=None):
+def compare(rows, rival, masks=None, own="ours"):
     """How often the rival's time ours is, per mask of which both were measured in the same directions."""
-    ours, theirs = totals(rows, "ours", masks), totals(rows, rival, masks)
+    ours, theirs = totals(rows, own, masks), totals(rows, rival, masks)
     both = [key for key in ours if key in theirs and theirs[key].keys() == ours[key].keys()]
     return [sum(theirs[key].values()) / sum(ours[key].values()) for key in both]
 
 
-def shares_of_full(rows, direction):
+def shares_of_full(rows, direction, own="ours"):
     """(many, few): least eta of our masks as a share of that of the full mask of the same length, where a row of tiles has at
     least MANY_TILES visible ones, and where fewer; None without such masks."""
-    etas = {(r["length"], r["mask"]): (r["tiles_per_row"], r["contenders"]["ours"]["eta"])
-            for r in rows if "ours" in r["contenders"] and r["direction"] == direction}
+    etas = {(r["length"], r["mask"]): (r["tiles_per_row"], r["contenders"][own]["eta"])
+            for r in rows if own in r["contenders"] and r["direction"] == direction}
     shares = [(tiles, eta / etas[length, "full"][1]) for (length, mask), (tiles, eta) in etas.items()
               if mask != "full" and (length, "full") in etas]
     return [min((share for tiles, share in shares if (tiles >= MANY_TILES) == many), default=None) for many in (True, False)]
 
 
+def compare_with_rivals(rows, own, means):
+    dense = ("full", "causal")
+    for rival, masks in (("flex", None), ("varlen", None), ("flash", dense), ("cudnn", dense), ("ours+plan", None)):
+        ratios = compare(rows, rival, masks, own)
+        if ratios:
+            mean = geometric_mean(ratios)
+            means[f"{rival}/{own}"] = {"geometric_mean": mean, "least": min(ratios), "most": max(ratios), "masks": len(ratios)}
+            print(f"{rival} / {own}, directions together: geometric mean {mean:.3f} over "
+                  f"{len(ratios)} masks ({min(ratios):.3f} .. {max(ratios):.3f})")
+
+
+def summarise_etas(rows, own, means):
+    for direction in ("forward", "backward"):
+        etas = [r["contenders"][own]["eta"] for r in rows if own in r["contenders"] and r["direction"] == direction]
+        if etas:
+            mean = means[f"eta_{direction}_{own}"] = geometric_mean(etas)
+            many, few = means[f"share_of_full_{direction}_{own}"] = shares_of_full(rows, direction, own)
+            print(f"eta {direction}, {own}: geometric mean {mean:.3f}, least {min(etas):.3f}"
+                  + (f"; of full's, least where {MANY_TILES} tiles or more a row {many:.3f}" if many is not None else "")
+                  + (f"; where fewer {few:.3f}" if few is not None else ""))
+
+
 def print_means(rows):
     """The last lines; returned for the JSON file too."""
     means = {"record": "means"}
-    dense = ("full", "causal")
-    for rival, masks in (("flex", None), ("varlen", None), ("flash", dense), ("cudnn", dense), ("ours+plan", None)):
-        ratios = compare(rows, rival, masks)
-        if ratios:
-            mean = geometric_mean(ratios)
-            means[rival] = {"geometric_mean": mean, "least": min(ratios), "most": max(ratios), "masks": len(ratios)}
-            print(f"{rival} / ours, directions together: geometric mean {mean:.3f} over "
-                  f"{len(ratios)} masks ({min(ratios):.3f} .. {max(ratios):.3f})")
-    for direction in ("forward", "backward"):
-        etas = [r["contenders"]["ours"]["eta"] for r in rows if "ours" in r["contenders"] and r["direction"] == direction]
-        if etas:
-            means[f"eta_{direction}"] = geometric_mean(etas)
-            many, few = means[f"share_of_full_{direction}"] = shares_of_full(rows, direction)
-            print(f"eta {direction}: geometric mean {means[f'eta_{direction}']:.3f}, least {min(etas):.3f}"
-                  + (f"; of full's, least where {MANY_TILES} tiles or more a row {many:.3f}" if many is not None else "")
-                  + (f"; where fewer {few:.3f}" if few is not None else ""))
+    for own in ("ours", "sm80"):
+        compare_with_rivals(rows, own, means)
+        summarise_etas(rows, own, means)
     return means
