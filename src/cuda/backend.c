@@ -239,8 +239,16 @@ static fm_cuda_problem cuda_problem(const fm_problem *p) {
                              .output_is_f32 = p->output.dtype == FM_F32};
 }
 
+/* FLASHMASK_CUDA_COMPACT=1 in the environment: for tests of the compact kernels on GPUs that do not need them. */
+static bool is_compact_asked(void) {
+    const char *compact = getenv("FLASHMASK_CUDA_COMPACT");
+    return compact != NULL && compact[0] == '1';
+}
+
 /* Calls that name FM_BACKEND_CUDA_SM80 get its kernels. */
-static bool may_take_sm90(const fm_problem *p) { return p->asked == FM_BACKEND_AUTO && p->query.dtype != FM_F32; }
+static bool may_take_sm90(const fm_problem *p) {
+    return p->asked == FM_BACKEND_AUTO && p->query.dtype != FM_F32 && !is_compact_asked();
+}
 
 static fm_status forward_workspace(const fm_problem *p, size_t *bytes) {
     FM_TRY(check_extents(p));
@@ -321,13 +329,11 @@ static fm_cuda_backward_problem cuda_backward_problem(const fm_backward_problem 
                                       .sum_chunk = bp->forward.rows * 8};
 }
 
-/* True where blocks may take LARGE_SHARED_BYTES. FLASHMASK_CUDA_COMPACT=1 in the environment says no, for tests of the compact
- * kernels on GPUs that do not need them. */
+/* True where blocks may take LARGE_SHARED_BYTES. */
 static bool has_large_shared(int32_t index) {
     int bytes = 0;
-    const char *compact = getenv("FLASHMASK_CUDA_COMPACT");
     (void)cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
-    return bytes >= LARGE_SHARED_BYTES && (compact == NULL || compact[0] != '1');
+    return bytes >= LARGE_SHARED_BYTES && !is_compact_asked();
 }
 
 /* call NULL: by the kernels for every GPU. */
