@@ -36,7 +36,7 @@ check src/cpu core/ mask/ plan/ attention/problem.h cpu/
 check src/cuda/ptx cuda/ptx/
 check src/cuda/tile plan/device_plan.h cuda/launch.h cuda/variant.cuh cuda/ptx/ cuda/tile/
 check src/cuda/sm80 plan/device_plan.h cuda/launch.h cuda/launch_kernel.cuh cuda/variant.cuh cuda/ptx/ cuda/tile/ cuda/sm80/
-check src/cuda/sm90 plan/device_plan.h cuda/launch.h cuda/launch_kernel.cuh cuda/variant.cuh cuda/variants.h cuda/ptx/ cuda/tile/ cuda/sm90/
+check src/cuda/sm90 core/integers.h plan/device_plan.h cuda/launch.h cuda/launch_kernel.cuh cuda/variant.cuh cuda/variants.h cuda/ptx/ cuda/tile/ cuda/sm90/
 check src/cuda core/ mask/ plan/ attention/problem.h cuda/
 check src/attention core/ mask/ plan/ attention/ cpu/
 check cli bench/

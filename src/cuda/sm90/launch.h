@@ -33,11 +33,11 @@ typedef struct fm_sm90_backward_maps {
 
 /* Kernel of a bucket; problem and maps by value to the kernel. */
 typedef struct fm_sm90_backward_call {
-    const fm_cuda_backward_problem *problem;
     fm_sm90_backward_maps maps;
+    const fm_cuda_backward_problem *problem;
     int (*kernel)(const struct fm_sm90_backward_call *);
-    int32_t processors; /* multiprocessors of the device */
     void *stream;
+    int32_t processors; /* multiprocessors of the device */
 } fm_sm90_backward_call;
 
 /* tensor_map.c: false where a tensor's memory cannot be described. */
