@@ -1,5 +1,4 @@
 /* Host side of the backward kernel of sm_90a: which calls it takes, its tensor maps, its workspace and its launch. */
-#include "core/integers.h"
 #include "cuda/sm90/launch.h"
 #include "cuda/variants.h"
 
@@ -30,8 +29,7 @@ bool fm_sm90_prepare_backward(fm_cuda_backward_problem *problem, fm_dtype dtype,
         return false;
     }
     (void)cudaDeviceGetAttribute(&call->processors, cudaDevAttrMultiProcessorCount, place->device);
-    const int64_t tiles = fm_ceil_divide(p->rows, FM_PLAN_BLOCK);
-    problem->terms_stride = tiles * FM_PLAN_BLOCK;
+    problem->terms_stride = (int64_t)p->plan.row_lines.lines * FM_PLAN_BLOCK;
     problem->sum_head = problem->terms_stride * p->head_dim;
     problem->sum_slab = (int64_t)FM_CUDA_ROW_BLOCK * p->head_dim;
     problem->sum_chunk = (int64_t)FM_CUDA_ROW_BLOCK * 8;
