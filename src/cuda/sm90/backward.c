@@ -28,7 +28,10 @@ bool fm_sm90_prepare_backward(fm_cuda_backward_problem *problem, fm_dtype dtype,
         !fm_sm90_make_backward_maps(problem, dtype, &call->maps)) {
         return false;
     }
-    (void)cudaDeviceGetAttribute(&call->processors, cudaDevAttrMultiProcessorCount, place->device);
+    if (cudaDeviceGetAttribute(&call->processors, cudaDevAttrMultiProcessorCount, place->device) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return false; /* a launch of no blocks would write nothing */
+    }
     problem->terms_stride = (int64_t)p->plan.row_lines.lines * FM_PLAN_BLOCK;
     problem->sum_head = problem->terms_stride * p->head_dim;
     problem->sum_slab = (int64_t)FM_CUDA_ROW_BLOCK * p->head_dim;
