@@ -93,7 +93,8 @@ foreach(dim ${FM_HEAD_DIMS})
 endforeach()
 configure_file(cmake/variants.h.in ${PROJECT_BINARY_DIR}/generated/cuda/variants.h @ONLY)
 
-set(FM_CUDA_SOURCES src/cuda/backend.c src/cuda/sm90/forward.c src/cuda/sm90/backward.c src/cuda/sm90/tensor_map.c)
+set(FM_CUDA_SOURCES src/cuda/backend.c src/cuda/build_plan.c src/cuda/device.c src/cuda/sm90/forward.c src/cuda/sm90/backward.c
+    src/cuda/sm90/tensor_map.c)
 set_source_files_properties(src/cuda/backend.c src/cuda/sm90/forward.c src/cuda/sm90/backward.c PROPERTIES INCLUDE_DIRECTORIES ${PROJECT_BINARY_DIR}/generated)
 set(FM_CUDA_LIBRARIES CUDA::cudart_static -l:libstdc++.a)
 set(FM_CUDA_PC_LIBS "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lstdc++ -ldl -lrt -lpthread") # of static links

@@ -1,153 +1,18 @@
-/* The CUDA backend for GPUs of compute capability 8.0 and later: device checks, workspace layout, choice of kernel. */
-#include "attention/problem.h"
+/* The CUDA backend for GPUs of compute capability 8.0 and later: workspace layout, choice of kernel, launches. */
+#include "cuda/device.h"
 #include "cuda/launch.h"
 #include "cuda/sm90/launch.h"
 #include "cuda/variants.h"
 
-#include <cuda_runtime_api.h>
 #include <stdlib.h>
 
 enum {
-    MAJOR_NEEDED = 8,
     /* K and V of the heads that run side by side stay in L2 beside all else. */
     BYTES_TOGETHER = 8 << 20,
     /* Shared memory of a block that the backward kernels for head dims above 64 may take (163 KB: compute capability 8.0, 9.0 and
      * 10.0 have it); GPUs with less (8.6, 8.9, 12.0: 99 KB) run the compact ones. */
     LARGE_SHARED_BYTES = 163 << 10
 };
-
-static fm_status cuda_fail(const char *what, int error) {
-    fm_fail(FM_ERROR_CUDA, "CUDA: %s: %s", what, cudaGetErrorString((cudaError_t)error));
-    return FM_ERROR_CUDA;
-}
-
-#define CUDA_TRY(what, call)                \
-    do {                                    \
-        const int error_ = (int)(call);     \
-        if (error_ != cudaSuccess) {        \
-            (void)cudaGetLastError();       \
-            return cuda_fail(what, error_); \
-        }                                   \
-    } while (0)
-
-/* ---- devices and memory ---- */
-
-static fm_status check_device(fm_device device) {
-    int count = 0, major = 0;
-    const cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess) {
-        (void)cudaGetLastError();
-        fm_fail(FM_ERROR_DEVICE, "CUDA: no device can be used: %s", cudaGetErrorString(error));
-        return FM_ERROR_DEVICE;
-    }
-    FM_CHECK(device.kind == FM_CUDA && device.index >= 0 && device.index < count, FM_ERROR_DEVICE,
-             "CUDA: device index is %d, this machine has %d", device.index, count);
-    CUDA_TRY("compute capability", cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index));
-    FM_CHECK(major >= MAJOR_NEEDED, FM_ERROR_DEVICE, "CUDA: device %d has compute capability %d.x, needs %d.0 or later",
-             device.index, major, MAJOR_NEEDED);
-    return FM_OK;
-}
-
-static fm_status check_memory(const char *name, const void *memory, fm_device device) {
-    struct cudaPointerAttributes attributes;
-    FM_CHECK(memory != NULL, FM_ERROR_ARGUMENT, "%s: is NULL", name);
-    CUDA_TRY(name, cudaPointerGetAttributes(&attributes, memory));
-    FM_CHECK(attributes.type != cudaMemoryTypeUnregistered, FM_ERROR_DEVICE,
-             "%s: is host memory that the GPU cannot read, needs memory of CUDA device %d", name, device.index);
-    FM_CHECK(attributes.type != cudaMemoryTypeDevice || attributes.device == device.index, FM_ERROR_DEVICE,
-             "%s: is memory of CUDA device %d, the tensors are on device %d", name, attributes.device, device.index);
-    return FM_OK;
-}
-
-/* Makes a device current; a context of the caller's that is current on it stays. */
-static fm_status enter_device(int32_t index, int *previous) {
-    CUDA_TRY("current device", cudaGetDevice(previous));
-    if (*previous != index) {
-        CUDA_TRY("choosing the device", cudaSetDevice(index));
-    }
-    return FM_OK;
-}
-
-static void leave_device(int32_t index, int previous) {
-    if (previous != index) {
-        (void)cudaSetDevice(previous);
-    }
-}
-
-/* ---- plans ---- */
-
-/* The window turned round: row i sees key j iff j - right <= i + shift <= j + left. */
-static fm_cuda_window window_of(const fm_window *w) {
-    return (fm_cuda_window){.first = -w->right - w->shift, .last = w->left - w->shift};
-}
-
-static fm_status refuse_capture(void *stream) {
-    enum cudaStreamCaptureStatus capturing;
-    CUDA_TRY("stream", cudaStreamIsCapturing((cudaStream_t)stream, &capturing));
-    FM_CHECK(capturing == cudaStreamCaptureStatusNone, FM_ERROR_CUDA,
-             "stream: is being captured, and a host mask must be uploaded: make its plan before the capture, or use "
-             "fm_plan_create_from_vectors");
-    return FM_OK;
-}
-
-static fm_status copy(void *to, const void *from, int64_t bytes, void *stream) {
-    if (bytes > 0) {
-        CUDA_TRY("mask upload", cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyHostToDevice, (cudaStream_t)stream));
-    }
-    return FM_OK;
-}
-
-/* The host mask's arrays as they are; pageable memory has been read when cudaMemcpyAsync returns. */
-static fm_status upload(const fm_device_plan *plan, const fm_mask_view *mask, void *stream) {
-    const int64_t planes = (int64_t)plan->batch * plan->heads;
-    const size_t row = (size_t)plan->columns * sizeof(fm_interval), pitch = (size_t)plan->bounds_stride * sizeof(fm_interval);
-    FM_TRY(refuse_capture(stream));
-    const int64_t lines =
-        planes * mask->intervals; /* both have intervals as a plane's rows: the plan has at least one, maybe empty */
-    if (lines > 0 && row > 0) {
-        CUDA_TRY("mask upload", cudaMemcpy2DAsync(plan->bounds, pitch, mask->bounds, row, row, (size_t)lines,
-                                                  cudaMemcpyHostToDevice, (cudaStream_t)stream));
-    }
-    if (mask->intervals == 0 && row > 0) { /* every key empty: [0, 0) */
-        CUDA_TRY("mask upload",
-                 cudaMemsetAsync(plan->bounds, 0, pitch * (size_t)(planes * plan->intervals), (cudaStream_t)stream));
-    }
-    if (plan->stripe_slot == NULL) {
-        return FM_OK;
-    }
-    if (mask->stripe_slot == NULL) { /* room for a fallback that this mask does not have: every slot is FM_NO_SLOT */
-        CUDA_TRY("mask upload", cudaMemsetAsync(plan->stripe_slot, 0xff, (size_t)(planes * plan->stripes) * sizeof(int32_t),
-                                                (cudaStream_t)stream));
-        return FM_OK;
-    }
-    FM_TRY(copy(plan->stripe_slot, mask->stripe_slot, planes * plan->stripes * (int64_t)sizeof(int32_t), stream));
-    FM_TRY(copy(plan->block_index, mask->block_index, mask->slots * plan->row_blocks * (int64_t)sizeof(int32_t), stream));
-    return copy(plan->blocks, mask->blocks, mask->block_count * FM_BLOCK_WORDS * (int64_t)sizeof(uint64_t), stream);
-}
-
-static fm_status build_arrays(const fm_plan *plan, const fm_plan_source *source, void *stream) {
-    const fm_device_plan *d = &plan->on_device;
-    const fm_cuda_window window = window_of(&plan->window);
-    if (source->vectors != NULL) {
-        CUDA_TRY("plan", fm_cuda_plan_from_vectors(d, source->vectors, window, stream));
-    } else if (source->mask != NULL) {
-        FM_TRY(upload(d, source->mask, stream));
-        CUDA_TRY("plan", fm_cuda_plan_from_bounds(d, window, stream));
-    } else {
-        CUDA_TRY("plan", fm_cuda_plan_from_nothing(d, window, stream));
-    }
-    return FM_OK;
-}
-
-static fm_status build_plan(const fm_plan *plan, const fm_plan_source *source, void *stream) {
-    int previous;
-    FM_TRY(enter_device(plan->device.index, &previous));
-    const fm_status status = build_arrays(plan, source, stream);
-    leave_device(plan->device.index, previous);
-    return status;
-}
-
-/* ---- attention ---- */
 
 typedef struct variant {
     int32_t head_dim;
@@ -272,9 +137,9 @@ static fm_status forward(const fm_problem *p) {
     if (p->query.dtype != FM_F32) {
         FM_TRY(find_variant(p, &v));
     }
-    FM_TRY(enter_device(p->query.device.index, &previous));
+    FM_TRY(fm_cuda_enter_device(p->query.device.index, &previous));
     error = launch_forward(p, v);
-    leave_device(p->query.device.index, previous);
+    fm_cuda_leave_device(p->query.device.index, previous);
     CUDA_TRY("forward", error);
     return FM_OK;
 }
@@ -384,9 +249,9 @@ static fm_status launch_backward(const fm_backward_problem *bp) {
 static fm_status backward(const fm_backward_problem *bp) {
     const int32_t index = bp->forward.query.device.index;
     int previous;
-    FM_TRY(enter_device(index, &previous));
+    FM_TRY(fm_cuda_enter_device(index, &previous));
     const fm_status status = launch_backward(bp);
-    leave_device(index, previous);
+    fm_cuda_leave_device(index, previous);
     return status;
 }
 
@@ -408,9 +273,9 @@ static fm_status zero_all(const fm_backward_problem *bp) {
 static fm_status zero_gradients(const fm_backward_problem *bp) {
     const int32_t index = bp->forward.query.device.index;
     int previous;
-    FM_TRY(enter_device(index, &previous));
+    FM_TRY(fm_cuda_enter_device(index, &previous));
     const fm_status status = zero_all(bp);
-    leave_device(index, previous);
+    fm_cuda_leave_device(index, previous);
     return status;
 }
 
@@ -423,6 +288,6 @@ const fm_backend fm_backend_cuda_sm80 = {.id = FM_BACKEND_CUDA_SM80,
                                          .forward = forward,
                                          .backward = backward,
                                          .zero_gradients = zero_gradients,
-                                         .check_device = check_device,
-                                         .check_memory = check_memory,
-                                         .build_plan = build_plan};
+                                         .check_device = fm_cuda_check_device,
+                                         .check_memory = fm_cuda_check_memory,
+                                         .build_plan = fm_cuda_build_plan};
