@@ -52,7 +52,6 @@ static void bounds_on_and_beside_the_edges_of_tiles(void **state) {
     }
 }
 
-/* https://github.com/pytorch/pytorch/issues/143117 */
 /* Lines of a group that see some tiles together, some alone, with gaps between: every class of each half of a pair. */
 static void adjacent_lines_that_see_unlike_tiles(void **state) {
     (void)state;
@@ -68,6 +67,7 @@ static void adjacent_lines_that_see_unlike_tiles(void **state) {
     }
 }
 
+/* https://github.com/pytorch/pytorch/issues/143117 */
 static void any_ratio_of_heads_with_masks_per_key_head(void **state) {
     (void)state;
     static const int64_t heads[][2] = {{6, 1}, {12, 2}, {28, 4}, {9, 3}, {5, 5}, {33, 11}, {7, 1}};

@@ -203,9 +203,7 @@ static void registers_move_between_warpgroups(void **state) {
 
 int main(void) {
     device_require();
-    int major = 0;
-    CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-    if (major != 9) {
+    if (!fm_sm90_runs_on(0)) {
         puts("skipped: no device of compute capability 9.0");
         return 77;
     }
