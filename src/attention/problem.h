@@ -70,7 +70,7 @@ typedef struct fm_backend {
     /* Backends of a GPU; NULL in others. */
     fm_status (*zero_gradients)(const fm_backward_problem *problem); /* of a problem without output elements */
     fm_status (*check_device)(fm_device device);                     /* present, with a driver, and new enough */
-    /* That memory of `bytes` bytes may be used by the device's kernels; name leads the message. NULL is not. */
+    /* That memory may be used by the device's kernels; name leads the message. NULL may not. */
     fm_status (*check_memory)(const char *name, const void *memory, fm_device device);
     /* Writes every array of plan->on_device from source, intersected with plan->window, in stream order. */
     fm_status (*build_plan)(const fm_plan *plan, const fm_plan_source *source, void *stream);
