@@ -29,6 +29,11 @@ enable_language(CUDA)
 # nvcc's launch stubs guard a static variable by two functions of the C++ runtime: linked in, so that the library needs no other.
 list(REMOVE_ITEM CMAKE_CUDA_IMPLICIT_LINK_LIBRARIES stdc++)
 set(FM_HAVE_CUDA ON)
+# Kernels for sm_90a go with code for 9.0, also where CMake chooses: native, all, all-major.
+set(FM_HAVE_SM90 OFF)
+if(FM_CUDA_ARCHITECTURES MATCHES "90|native|all")
+  set(FM_HAVE_SM90 ON)
+endif()
 message(STATUS "CUDA backend: toolkit ${CUDAToolkit_VERSION}, architectures ${FM_CUDA_ARCHITECTURES}, head dims ${FM_HEAD_DIMS}")
 
 # fm_cuda_object(NAME SOURCE DEFINITIONS...): one object of kernels; register spills are errors.
@@ -76,14 +81,14 @@ foreach(dim ${FM_HEAD_DIMS})
       fm_cuda_object(flashmask_sm80_backward_compact_${dim}_${bf16} src/cuda/sm80/backward.cu ${variant} FM_COMPACT=1)
       set_target_properties(flashmask_sm80_backward_compact_${dim}_${bf16} PROPERTIES CUDA_ARCHITECTURES 80)
     endif()
-    if(FM_CUDA_ARCHITECTURES MATCHES "90") # instructions that sm_90a alone has
+    if(FM_HAVE_SM90)
       fm_sm90_object(flashmask_sm90_forward_${dim}_${bf16} src/cuda/sm90/forward.cu ${variant})
       if(dim EQUAL 128)
         fm_sm90_object(flashmask_sm90_backward_${dim}_${bf16} src/cuda/sm90/backward.cu ${variant})
       endif()
     endif()
   endforeach()
-  if(FM_CUDA_ARCHITECTURES MATCHES "90")
+  if(FM_HAVE_SM90)
     string(APPEND FM_SM90_HEAD_DIM_ROWS " X(${dim})")
     if(dim EQUAL 128)
       string(APPEND FM_SM90_BACKWARD_HEAD_DIM_ROWS " X(${dim})")
@@ -95,6 +100,7 @@ configure_file(cmake/variants.h.in ${PROJECT_BINARY_DIR}/generated/cuda/variants
 
 set(FM_CUDA_SOURCES src/cuda/backend.c src/cuda/build_plan.c src/cuda/device.c src/cuda/sm90/forward.c src/cuda/sm90/backward.c
     src/cuda/sm90/tensor_map.c)
-set_source_files_properties(src/cuda/backend.c src/cuda/sm90/forward.c src/cuda/sm90/backward.c PROPERTIES INCLUDE_DIRECTORIES ${PROJECT_BINARY_DIR}/generated)
+set_source_files_properties(src/cuda/backend.c src/cuda/sm90/forward.c src/cuda/sm90/backward.c
+                            PROPERTIES INCLUDE_DIRECTORIES ${PROJECT_BINARY_DIR}/generated)
 set(FM_CUDA_LIBRARIES CUDA::cudart_static -l:libstdc++.a)
 set(FM_CUDA_PC_LIBS "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lstdc++ -ldl -lrt -lpthread") # of static links
