@@ -132,25 +132,42 @@ static void a_plan_may_be_created_inside_a_graph(void **state) {
     vectors_call_free(x);
 }
 
+/* A call without plan and mask, captured once; workspace and results are poisoned before each replay. */
+static void assert_capture(const attention_case *c, int replays, test_random *random) {
+    cudaStream_t stream = device_stream_make();
+    attention_inputs in = attention_inputs_make(c, random);
+    device_call x = device_call_make(c, &in, (device_options){.deterministic = true, .stream = stream});
+    device_call_launch(&x);
+    device_capture_begin(stream);
+    device_call_launch(&x);
+    cudaGraphExec_t graph = device_capture_end(stream);
+    for (int i = 0; i < replays; i++) {
+        device_call_poison(&x);
+        device_replay(graph, stream);
+        assert_like_eager(&x, &in, NULL);
+    }
+    CUDA(cudaGraphExecDestroy(graph));
+    device_call_free(&x);
+    attention_inputs_free(&in);
+    CUDA(cudaStreamDestroy(stream));
+}
+
 static void a_call_without_plan_and_mask_may_be_captured(void **state) {
     (void)state;
     test_random random = {3};
     attention_case c = graph_case();
     c.causal = true;
-    cudaStream_t stream = device_stream_make();
-    attention_inputs in = attention_inputs_make(&c, &random);
-    device_call x = device_call_make(&c, &in, (device_options){.deterministic = true, .stream = stream});
-    device_call_launch(&x);
-    device_capture_begin(stream);
-    device_call_launch(&x);
-    cudaGraphExec_t graph = device_capture_end(stream);
-    device_call_poison(&x);
-    device_replay(graph, stream);
-    assert_like_eager(&x, &in, NULL);
-    CUDA(cudaGraphExecDestroy(graph));
-    device_call_free(&x);
-    attention_inputs_free(&in);
-    CUDA(cudaStreamDestroy(stream));
+    assert_capture(&c, 1, &random);
+}
+
+/* 320 groups of rows and 160 of keys: the blocks of Hopper's kernels, one a multiprocessor (an H200 has 132), count these. */
+static void a_replay_counts_more_items_than_processors_anew(void **state) {
+    (void)state;
+    test_random random = {9};
+    attention_case c = simple_case(4, 600, 600, 16, 8, device_head_dim(128));
+    c.dtype = FM_BF16;
+    c.causal = true;
+    assert_capture(&c, 3, &random);
 }
 
 static void a_host_mask_is_refused_during_capture_which_goes_on(void **state) {
@@ -352,6 +369,7 @@ int main(void) {
         cmocka_unit_test(a_replay_follows_new_vectors_and_tensors),
         cmocka_unit_test(a_plan_may_be_created_inside_a_graph),
         cmocka_unit_test(a_call_without_plan_and_mask_may_be_captured),
+        cmocka_unit_test(a_replay_counts_more_items_than_processors_anew),
         cmocka_unit_test(a_host_mask_is_refused_during_capture_which_goes_on),
         cmocka_unit_test(streams_do_not_disturb_each_other),
         cmocka_unit_test(threads_do_not_disturb_each_other),
