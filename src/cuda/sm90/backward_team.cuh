@@ -132,10 +132,7 @@ static __device__ __forceinline__ void differentiate(const consumer *x, float (&
     }
     grad_scores(S, dP, delta, grads);
     if (!is_full) { /* hidden V, or dO of an empty row, may be so large that dP is not finite */
-#pragma unroll
-        for (int i = 0; i < PAIRS; i++) {
-            grads[i] &= fm_half2_is_not_0(weights[i]);
-        }
+        hide_pairs(grads, visible);
     }
     if (SUMS_QUERY) {
         wait_grad_score_free<TEAM>(x);
