@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -62,7 +63,7 @@ class Curve(NamedTuple):
 
 
 def parser(description: str, checkpointing: bool = False, **defaults: Any) -> argparse.ArgumentParser:
-    """The options of every example; defaults make a run of a minute on two cores of a CPU."""
+    """The options of every example; defaults make a run of a minute or two on two cores of a CPU."""
     values: dict[str, Any] = {"steps": 8, "sequences": 1, "capacity": 4096, "layers": 2, "heads": 4, "kv_heads": 2}
     values |= {"head_dim": 32, "vocabulary": 128, "seed": 0, "learning_rate": 3e-3} | defaults
     p = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
@@ -113,7 +114,7 @@ def train(task: Task, contender: Contender, batches: Iterable[Batch], options: a
 def failure(error: Exception) -> str:
     """Its kind and the first line that says something."""
     lines = [line for line in str(error).splitlines() if line.strip()] or [""]
-    return f"{type(error).__name__}: {lines[0]}"[:120]
+    return f"{type(error).__name__}: {textwrap.shorten(lines[0], 160)}"
 
 
 def race(task: Task, options: argparse.Namespace, rank: int = 0) -> bool:
