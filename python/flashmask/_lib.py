@@ -10,6 +10,7 @@ import ctypes
 import os
 import sys
 from pathlib import Path
+from typing import Any, Self
 
 from ._functions import CALLS, GETTERS
 from ._structs import *
@@ -98,7 +99,8 @@ def create(name: str, *arguments) -> int:
 
 
 class Owner:
-    """Frees a handle of the library when Python lets go of it."""
+    """Frees a handle of the library when Python lets go of it. What a handle names never changes, so a copy is the object itself;
+    a pickle would hold an address of another process: subclasses that can be made anew say how."""
 
     _free = staticmethod(lambda handle: None)
 
@@ -112,6 +114,15 @@ class Owner:
         if handle is None:
             raise ValueError(f"this {type(self).__name__} was never built")
         return handle
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled: make it anew where it is needed")
 
     def __del__(self) -> None:
         handle = self.__dict__.pop("_handle", None)

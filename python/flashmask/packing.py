@@ -36,7 +36,7 @@ class Piece(NamedTuple):
 
 
 def _choose(name: str, value: str, choices: dict[str, int]) -> int:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} is {value!r}; it is one of {', '.join(map(repr, choices))}")
     return choices[value]
 
@@ -52,9 +52,10 @@ def pack(lengths: Sequence[int], capacity: int, policy: str = "best_fit", overlo
 
     O(n log n). ValueError for a negative length, a capacity outside 1 .. 2^31 - 1 and other values of policy and overlong.
     """
-    n = int64s(lengths, "lengths")
+    n, room = int64s(lengths, "lengths"), whole(capacity, "capacity")
     rules = _choose("policy", policy, _POLICIES), _choose("overlong", overlong, _OVERLONG)
-    return Packing(_lib.create("fm_pack_lengths", len(n), address(n), whole(capacity, "capacity"), *rules), n.tolist())
+    made = _lib.create("fm_pack_lengths", len(n), address(n), room, *rules)
+    return Packing(made, n.tolist(), recipe=(pack, (n.tolist(), room, policy, overlong)))
 
 
 def pack_questions(questions: Sequence[Sequence[int]], capacity: int, policy: str = "best_fit") -> Packing:
@@ -64,9 +65,10 @@ def pack_questions(questions: Sequence[Sequence[int]], capacity: int, policy: st
     rejected). Any length may be 0. policy: as for `pack`. ValueError for a question that passes the capacity with its answers,
     for they are not parted.
     """
-    structs, n = question_structs(questions), len(questions)
-    handle = _lib.create("fm_pack_questions", n, structs, whole(capacity, "capacity"), _choose("policy", policy, _POLICIES))
-    return Packing(handle, [int(sum(record)) for record in questions], [[int(part) for part in record] for record in questions])
+    parts = [int64s(record, f"questions[{k}]").tolist() for k, record in enumerate(questions)]
+    room, rule = whole(capacity, "capacity"), _choose("policy", policy, _POLICIES)
+    made = _lib.create("fm_pack_questions", len(parts), question_structs(parts), room, rule)
+    return Packing(made, [sum(record) for record in parts], parts, recipe=(pack_questions, (parts, room, policy)))
 
 
 class Packing(_lib.Owner):
@@ -75,20 +77,24 @@ class Packing(_lib.Owner):
 
     _free = staticmethod(_lib.dll.fm_packing_free)
 
-    def __init__(self, handle: int, lengths: list[int], questions: list[list[int]] | None = None) -> None:
+    def __init__(self, handle: int, lengths: list[int], questions: list[list[int]] | None = None, *, recipe: tuple) -> None:
         super().__init__(handle)
+        self._recipe = recipe  # the function that made it and its arguments: what is pickled
         self.lengths = lengths  # tokens of each document, or of each question and its answers together
         self.questions = questions  # (question, answers ..) in tokens; None: documents
         self.capacity: int = _lib.dll.fm_packing_capacity(handle)
         self._count: int = _lib.dll.fm_packing_sequence_count(handle)
         self._arrays: dict[str, np.ndarray] = {}
 
+    def __reduce__(self) -> tuple:
+        return self._recipe
+
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, sequence: int) -> list[Piece]:
         """The pieces of one sequence in the order in which they lie there, from token 0 on."""
-        if not -len(self) <= sequence < len(self):
+        if not -len(self) <= whole(sequence, "sequence") < len(self):
             raise IndexError(f"sequence {sequence} of {len(self)}")
         first, count = ctypes.POINTER(_lib.Piece)(), ctypes.c_int64()
         _lib.call("fm_packing_sequence", self.handle, sequence % len(self), ctypes.byref(first), ctypes.byref(count))
@@ -177,7 +183,7 @@ class Packing(_lib.Owner):
         count = len(self) - first if count is None else whole(count, "count")
         if window is None:
             return Mask._own(_lib.create("fm_packing_mask", self.handle, first, count, flag(causal, "causal")))
-        if not causal or whole(window, "window") < 0:
+        if not flag(causal, "causal") or whole(window, "window") < 0:
             raise ValueError(f"a window of a packing is causal and 0 or more, not {window} with causal={causal}")
         window = min(window, self.capacity)
         if first < 0 or count < 1 or first + count > len(self):

@@ -1,7 +1,9 @@
 """The binding itself: loading, structs, statuses, ownership, forks."""
 
+import copy
 import ctypes
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 import flashmask
-from flashmask import Mask, _functions, _structs
+from flashmask import Mask, _functions, _structs, pack, pack_questions
 from flashmask import _lib as lib
 
 HEADERS = Path(__file__).parents[2] / "include" / "flashmask"
@@ -145,6 +147,19 @@ def test_handles_are_freed_once():
     assert freed == [7]
     Owned.__new__(Owned)  # has nothing to free
     assert freed == [7]
+
+
+@pytest.mark.parametrize("make", [lambda: Mask.causal(8).plan(), lambda: pack([3, 4], 8), lambda: pack_questions([[2, 3]], 8)])
+def test_copies_share_their_handle(make):
+    """A second owner of a handle would free it again."""
+    made = make()
+    assert copy.copy(made) is made and copy.deepcopy([made])[0] is made
+
+
+def test_plans_are_not_pickled():
+    """The address of a plan means nothing in another process."""
+    with pytest.raises(TypeError, match="a Plan cannot be pickled"):
+        pickle.dumps(Mask.causal(8).plan())
 
 
 def test_memory_does_not_grow():

@@ -1,6 +1,7 @@
 """flashmask.packing against brute force, and user reports on packing and position ids."""
 
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -146,7 +147,10 @@ def test_lay_out():
         (lambda: pack([1], 4).mask(window=-1), ValueError, "window"),
         (lambda: pack([1], 4).mask(causal=False, window=1), ValueError, "causal"),
         (lambda: pack([1], 4).mask(causal=1), TypeError, "causal"),
+        (lambda: pack([1], 4).mask(causal=1, window=1), TypeError, "causal"),
+        (lambda: pack([1], 4, policy=["arrival"]), ValueError, "policy"),
         (lambda: pack([1], 4)[1], IndexError, "1 of 1"),
+        (lambda: pack([1], 4)[0.0], TypeError, "sequence is 0.0"),
     ],
 )
 def test_bad_input(make, error, message):
@@ -171,6 +175,22 @@ def test_a_packing_outlives_nothing_that_its_masks_need():
 
 
 # ---- user reports: packed attention equals that of each document alone ----
+
+
+@pytest.mark.parametrize(
+    "packing",
+    [pack([3, 9, 4], 8, "arrival", "split"), pack([7, 0, 5, 3], 8), pack_questions([[1, 2, 3], [2, 0]], 8), pack([], 8)],
+)
+def test_pickle(packing):
+    copy = pickle.loads(pickle.dumps(packing))
+    assert list(copy) == list(packing) and copy.lengths == packing.lengths and copy.questions == packing.questions
+    assert copy.capacity == packing.capacity and np.array_equal(copy.position_ids, packing.position_ids)
+
+
+def test_lengths_of_narrow_integers():
+    """The sum of a question and its answers may pass what their own dtype holds."""
+    packing = pack_questions([np.array([200, 100], np.uint8), np.array([30000, 30000], np.int16)], 65536)
+    assert packing.lengths == [300, 60000] and packing.tokens == 60300
 
 
 def alone(q, k, v, grad, rows, keys, causal):
