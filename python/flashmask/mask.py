@@ -117,10 +117,8 @@ class Mask(Builders, Conversions):
     ) -> Mask:
         """Rows [rows[0], rows[1]) and columns [columns[0], columns[1]); None: all of them."""
         _, _, all_rows, all_columns = self.shape
-        ends = [*(rows or (0, all_rows)), *(columns or (0, all_columns))]
-        if len(ends) != 4:
-            raise ValueError(f"rows and columns are {rows!r} and {columns!r}, need (first, end) each")
-        return self._make("fm_mask_slice", self.handle, *(whole(end, "a bound") for end in ends), options(fallback_limit))
+        ends = *_bounds(rows, all_rows, "rows"), *_bounds(columns, all_columns, "columns")
+        return self._make("fm_mask_slice", self.handle, *ends, options(fallback_limit))
 
     def slice_batch(self, first: int, end: int) -> Mask:
         """Batch items [first, end), at least one."""
@@ -201,12 +199,6 @@ class Mask(Builders, Conversions):
 
     # ---- copies ----
 
-    def __copy__(self) -> Mask:
-        return self
-
-    def __deepcopy__(self, memo: dict) -> Mask:
-        return self
-
     def __reduce__(self) -> tuple:
         """By intervals; with a fallback by bits, PicklingError above 2^30 pairs."""
         rows = self.shape[2]
@@ -224,6 +216,15 @@ def unpacked(bits: np.ndarray, shape: tuple[int, ...], fallback_bytes: int) -> M
     """A mask from what __reduce__ gives for one with a fallback."""
     dense = np.unpackbits(bits, count=math.prod(shape)).reshape(shape)
     return Mask.from_dense(dense, fallback_limit=max(2**30, 2 * fallback_bytes))
+
+
+def _bounds(given: Any, count: int, name: str) -> tuple[int, int]:
+    """(first, end); None: all `count`."""
+    if given is None:
+        return 0, count
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise ValueError(f"{name} is {given!r}, needs (first, end)")
+    return whole(given[0], f"{name}[0]"), whole(given[1], f"{name}[1]")
 
 
 def checked(mask: Any, name: str) -> Mask:

@@ -200,6 +200,9 @@ def test_algebra_of_what_does_not_fit():
         Mask.causal(4) & Mask.causal(5)
     with pytest.raises(ValueError):
         Mask.causal(4).slice((2, 9))
+    for rows in ((), (0,), 3):
+        with pytest.raises(ValueError, match="rows is"):
+            Mask.causal(4).slice(rows, (1, 0, 2))
     with pytest.raises(ValueError):
         Mask.full(4).repeat_heads(0)
     with pytest.raises(ValueError):
