@@ -77,6 +77,18 @@ def whole(value: Any, name: str) -> int:
     return number
 
 
+def real(value: Any, name: str) -> float:
+    """One number: TypeError for anything else, bool included, and for a tensor whose gradient would be lost."""
+    if getattr(value, "requires_grad", False):
+        raise TypeError(f"{name} is a tensor that requires a gradient, and attention has none for it; pass a number")
+    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name} is {value!r}, needs a number")
+    try:
+        return float(value)
+    except (OverflowError, RuntimeError, TypeError, ValueError) as error:  # of integers beyond float64, arrays of several numbers
+        raise ValueError(f"{name} is no number of float64: {error}") from None
+
+
 def flag(value: Any, name: str) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} is {value!r}, needs True or False")

@@ -49,6 +49,7 @@ def attention(
     Errors: ValueError (shapes, sizes, values), TypeError (dtypes, kinds of argument), NotImplementedError (not in this build),
     MemoryError (limits), RuntimeError (devices, CUDA).
     """
+    deterministic, return_lse = flag(deterministic, "deterministic"), flag(return_lse, "return_lse")
     if isinstance(query, np.ndarray):
         from . import numpy_attention
 
@@ -60,7 +61,7 @@ def attention(
     if layout not in ("bshd", "bhsd"):
         raise ValueError(f"layout is {layout!r}, needs 'bshd' (batch, sequence, heads, head_dim) or 'bhsd'")
     flags = checked_flags(causal, window_size)
-    options = softmax_scale, softcap, sinks, flag(deterministic, "deterministic"), return_lse, layout == "bhsd"
+    options = softmax_scale, softcap, sinks, deterministic, return_lse, layout == "bhsd"
     return torch_attention.attention(query, key, value, mask, flags, *options)
 
 
@@ -68,6 +69,11 @@ def checked_flags(causal: Any, window_size: Any) -> tuple[bool, int, int]:
     """(causal, left, right). Plain values pass without the calls, which torch.compile of torch 2.4 cannot trace."""
     if isinstance(causal, bool) and isinstance(window_size, tuple) and len(window_size) == 2:
         left, right = window_size
-        if isinstance(left, int) and isinstance(right, int):
+        if plain(left) and plain(right):
             return causal, left, right
     return flag(causal, "causal"), *window(window_size)
+
+
+def plain(side: Any) -> bool:
+    """Whether it is an integer that the operators take as it is."""
+    return isinstance(side, int) and not isinstance(side, bool) and -(2**63) <= side < 2**63

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _lib as lib
-from ._arrays import address, flag
+from ._arrays import address, flag, real
 from .mask import Mask, checked
 from .plan import window
 
 DTYPES = {"float32": lib.F32, "float16": lib.F16, "bfloat16": lib.BF16, "float64": lib.F64}
 LAYOUTS = ("bshd", "bhsd")
+SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 class Gradients(NamedTuple):
@@ -72,9 +73,18 @@ def scale_of(softmax_scale: float | None) -> float:
     """NaN stands for the default; a NaN of the caller's is an error, like any other that is not finite."""
     if softmax_scale is None:
         return math.nan
-    if not math.isfinite(softmax_scale):
-        raise ValueError(f"softmax_scale is {softmax_scale}, needs a finite number or None for 1 / sqrt(head_dim)")
-    return float(softmax_scale)
+    scale = real(softmax_scale, "softmax_scale")
+    if not math.isfinite(scale):
+        raise ValueError(f"softmax_scale is {scale}, needs a finite number or None for 1 / sqrt(head_dim)")
+    return scale
+
+
+def softcap_of(softcap: float) -> float:
+    """ValueError also for what the library's float32 would make infinite, or 0, which turns it off."""
+    cap = real(softcap, "softcap")
+    if cap != 0 and not SMALLEST <= cap <= LARGEST:
+        raise ValueError(f"softcap is {cap}, needs 0 (off) or a number from {SMALLEST:.2g} to {LARGEST:.2g}")
+    return cap
 
 
 class NumpyAttention:
@@ -116,7 +126,7 @@ class NumpyAttention:
         args.plan = self._plan and self._plan.handle
         args.causal = flag(causal, "causal")
         args.window_left, args.window_right = window(window_size)
-        args.softmax_scale, args.softcap = scale_of(softmax_scale), softcap
+        args.softmax_scale, args.softcap = scale_of(softmax_scale), softcap_of(softcap)
         args.sinks, args.lse = address(self._sinks), address(self.lse)
         args.backend = lib.BACKEND_REFERENCE if q.dtype == np.float64 else lib.BACKEND_AUTO
         args.num_threads = lib.num_threads()

@@ -10,8 +10,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import torch_masks as masks
 from . import torch_ops
+from ._arrays import real
 from .device_mask import DeviceMask
 from .mask import Mask
+
+LAYOUTS = "[batch, sequence, heads, head_dim]", "[batch, heads, sequence, head_dim]"  # of heads_first
 
 
 def attention(
@@ -22,8 +25,11 @@ def attention(
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} is a {type(tensor).__name__}, needs a torch tensor as the others, or all NumPy arrays")
-    if torch.is_autocast_enabled(query.device.type):
+        if tensor.dim() != 4:
+            raise ValueError(f"{name}: has {tensor.dim()} dimensions, needs 4: {LAYOUTS[heads_first]}")
+    if query.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(query.device.type):  # others, as meta, may have none
         query, key, value = cast(query, key, value)
+    scale, softcap = number(scale, "softmax_scale"), number(softcap, "softcap")
     if heads_first:
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     if sinks is not None:
@@ -36,6 +42,15 @@ def attention(
     return (output, lse) if return_lse else output
 
 
+def number(value: Any, name: str) -> Any:
+    """As the operators take it, which check its range. Graphs take what torch.compile knows of it."""
+    if type(value) is float or (value is None and name == "softmax_scale"):
+        return value
+    if torch.compiler.is_compiling() and not isinstance(value, Tensor):
+        return value
+    return real(value, name)
+
+
 def cast(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
     """The rule of autocast: all inputs have its dtype, but float64 stays."""
     dtype = torch.get_autocast_dtype(query.device.type)
@@ -45,6 +60,8 @@ def cast(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
 def logits(sinks: Any) -> Tensor:
     if not isinstance(sinks, Tensor):
         raise TypeError(f"sinks are a {type(sinks).__name__}, need a torch tensor")
+    if not sinks.is_floating_point():
+        raise TypeError(f"sinks have dtype {sinks.dtype}, need floats")
     return sinks.float().contiguous()
 
 

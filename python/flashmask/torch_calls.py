@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Sequence, TypeVar
 import torch
 
 from . import _lib as lib
-from .numpy_attention import scale_of
+from .numpy_attention import scale_of, softcap_of
 from .torch_masks import describe, device_plan, host_mask, host_plan, stream_of, struct_of
 
 
@@ -49,11 +49,11 @@ class Forward:
             window_left=x.settings.window_left,
             window_right=x.settings.window_right,
             softmax_scale=scale_of(x.settings.scale),
-            softcap=x.settings.softcap,
+            softcap=softcap_of(x.settings.softcap),
             backend=lib.BACKEND_REFERENCE if x.query.dtype == torch.float64 and x.query.is_cpu else lib.BACKEND_AUTO,
         )
         if x.sinks is not None:
-            check_sinks(x.sinks, x.query)
+            check_vector("sinks", x.sinks, x.query, (x.query.shape[2],))
         self.query, self.key, self.value, self.output = a.query, a.key, a.value, a.output
         self.pointer = ctypes.pointer(a)
         self.on_gpu = x.query.is_cuda
@@ -66,6 +66,8 @@ class Forward:
         self.output.data = output.data_ptr()
         a.lse = None if lse is None else lse.data_ptr()
         a.sinks = None if x.sinks is None else x.sinks.data_ptr()
+        if x.sinks is not None and not a.sinks and x.sinks.numel():  # NULL would mean that there are none
+            raise ValueError("sinks: their memory was freed")
         a.mask = a.plan = None
         if self.on_gpu:
             a.stream = stream_of(x.query.device)
@@ -102,15 +104,15 @@ class Backward:
         self.workspace_bytes: int | None = None
 
 
-def check_sinks(sinks: torch.Tensor, query: torch.Tensor) -> None:
-    if sinks.dtype != torch.float32:
-        raise TypeError(f"sinks: dtype is {sinks.dtype}, needs float32")
-    if sinks.dim() != 1 or sinks.shape[0] != query.shape[2] or not sinks.is_contiguous():
-        raise ValueError(
-            f"sinks: have shape {list(sinks.shape)}, need {query.shape[2]} numbers side by side, one for a query head"
-        )
-    if sinks.device != query.device:
-        raise RuntimeError(f"sinks: are on {sinks.device}, query is on {query.device}")
+def check_vector(name: str, tensor: torch.Tensor, query: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """Of tensors of which the library gets the address alone."""
+    if tensor.dtype != torch.float32:
+        raise TypeError(f"{name}: dtype is {tensor.dtype}, needs float32")
+    if tensor.shape != shape or not tensor.is_contiguous():
+        strides = "" if tensor.is_contiguous() else f" and strides {list(tensor.stride())}"
+        raise ValueError(f"{name}: shape is {list(tensor.shape)}{strides}, needs {list(shape)}, contiguous")
+    if tensor.device != query.device:
+        raise RuntimeError(f"{name}: is on {tensor.device}, query is on {query.device}")
 
 
 Call = TypeVar("Call", Forward, Backward)
@@ -177,6 +179,10 @@ def backward(
     deterministic: bool,
 ) -> None:
     """Writes those of grads (of query, key, value, sinks; contiguous) that are not None."""
+    batch, rows, heads, _ = x.query.shape
+    check_vector("lse", lse, x.query, (batch, heads, rows))
+    if grad_lse is not None:
+        check_vector("grad_lse", grad_lse, x.query, (batch, heads, rows))
     if lse.numel() == 0:  # no row gives a gradient, and torch's empty tensors have no address
         for grad in grads:
             if grad is not None:

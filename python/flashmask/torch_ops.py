@@ -72,6 +72,9 @@ def forward(query, key, value, sinks, mask, form, causal, window_left, window_ri
 
 
 def forward_fake(query, key, value, sinks, mask, form, causal, left, right, scale, softcap, deterministic, f32):
+    for name, tensor in (("key", key), ("value", value), ("sinks", sinks)):  # a meta tensor anywhere calls this
+        if tensor is not None and tensor.device != query.device:
+            raise RuntimeError(f"{name}: is on {tensor.device}, query is on {query.device}")
     return results(query, key, value, f32)
 
 

@@ -250,6 +250,7 @@ def test_wrong_input():
         "value": lambda: attention(q, k, v[:, :7]),
         "softmax_scale": lambda: attention(q, k, v, softmax_scale=np.nan),
         "softcap": lambda: attention(q, k, v, softcap=-1.0),
+        "softcap is 1e-300": lambda: NumpyAttention(q, k, v, softcap=1e-300),  # 0 in float32: off
         "sinks": lambda: attention(q, k, v, sinks=np.zeros(2, np.float32)),
         "window_left": lambda: attention(q, k, v, window_size=(-3, 0)),
         "grad_output": lambda: NumpyAttention(q, k, v).backward(q[:, :4]),
@@ -267,6 +268,9 @@ def test_wrong_input():
         "mask is a ndarray": lambda: attention(q, k, v, np.ones((8, 8), bool)),
         "window_size": lambda: attention(q, k, v, window_size=4),
         "causal": lambda: attention(q, k, v, causal=None),
+        "deterministic": lambda: attention(q, k, v, deterministic=1),
+        "softmax_scale is": lambda: NumpyAttention(q, k, v, softmax_scale="1"),
+        "softcap is": lambda: NumpyAttention(q, k, v, softcap=None),
         "sinks": lambda: attention(q, k, v, sinks=[1, 2, 3]),
         "grad_output": lambda: NumpyAttention(q, k, v).backward(q.astype(np.float16)),
         "dropout": lambda: attention(q, k, v, dropout=0.1),

@@ -48,6 +48,26 @@ def test_head_dims_of_a_gpu():
     raises(TypeError, "f64", *inputs(Shape(), torch.float64, "cuda"))
 
 
+def test_dimensions_of_heads_first():
+    raises(ValueError, r"query: has 1 dimensions, needs 4: \[batch, heads", *[torch.zeros(8)] * 3, layout="bhsd")
+
+
+def test_meta_tensors():
+    """Shapes without memory go through attention; beside tensors with memory they are an error, not memory of any content."""
+    q, k, v = inputs(Shape())
+    meta = [t.to("meta") for t in (q, k, v)]
+    assert attention(*meta, MASK).shape == (2, 65, 4, 24) and attention(*meta, MASK).device.type == "meta"
+    raises(RuntimeError, "key: is on meta, query is on cpu", q, meta[1], v)
+    raises(RuntimeError, "sinks: is on meta", q, k, v, sinks=torch.zeros(4, device="meta"))
+
+
+def test_freed_sinks():
+    """As sharded training frees parameters: without an address they would be left out."""
+    sinks = torch.zeros(4)
+    sinks.untyped_storage().resize_(0)
+    raises(ValueError, "sinks: their memory was freed", *inputs(Shape()), sinks=sinks)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_dtypes(device):
     q, k, v = inputs(Shape(), device=device)
@@ -65,7 +85,16 @@ def test_kinds():
     raises(ValueError, "layout is 'sbhd'", q, k, v, layout="sbhd")
     raises(TypeError, "causal is 1", q, k, v, causal=1)
     raises(TypeError, "window_size is 3", q, k, v, window_size=3)
-    raises(TypeError, "window_size", q, k, v, window_size=(1.5, 0))
+    for sides in ((1.5, 0), (True, 0), (0, False)):
+        raises(TypeError, "window_size", q, k, v, window_size=sides)
+    for name in ("deterministic", "return_lse"):
+        raises(TypeError, f"{name} is 1", q, k, v, **{name: 1})
+    for name in ("softmax_scale", "softcap"):
+        for wrong in ("1", True, [1.0], 1j, torch.tensor(1.0, requires_grad=True)):
+            raises(TypeError, name, q, k, v, **{name: wrong})
+        raises(ValueError, name, q, k, v, **{name: 10**400})
+        raises(ValueError, name, q, k, v, **{name: torch.ones(2)})
+    raises(TypeError, "sinks have dtype torch.complex64", q, k, v, sinks=torch.zeros(4, dtype=torch.complex64))
     raises(TypeError, "sinks are a list", q, k, v, sinks=[0.0] * 4)
 
 
@@ -73,10 +102,12 @@ def test_kinds():
 def test_values(device):
     q, k, v = inputs(Shape(), device=device)
     raises(ValueError, "window_left", q, k, v, window_size=(-2, 0))
-    raises(ValueError, "softcap", q, k, v, softcap=-1.0)
+    raises(ValueError, r"window_size\[0\]", q, k, v, window_size=(2**63, 0))
+    for softcap in (-1.0, float("nan"), float("inf"), 1e300, 1e-300):  # the last is 0 in float32: off
+        raises(ValueError, "softcap", q, k, v, softcap=softcap)
     raises(ValueError, "softmax_scale", q, k, v, softmax_scale=float("inf"))
     raises(ValueError, "softmax_scale", q, k, v, softmax_scale=float("nan"))
-    raises(ValueError, "sinks: have shape", q, k, v, sinks=torch.zeros(3, device=device))
+    raises(ValueError, r"sinks: shape is \[3\], needs \[4\]", q, k, v, sinks=torch.zeros(3, device=device))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -114,7 +145,7 @@ def test_devices():
     raises(RuntimeError, "mask is on cpu, query is on cuda:0", q, k, v, startend(document_ends([65])))
     raises(RuntimeError, "mask is on cuda:0, query is on cpu", q.cpu(), k.cpu(), v.cpu(), startend(document_ends([65]), "cuda"))
     raises(RuntimeError, "key: is on device", q, k.cpu(), v)
-    raises(RuntimeError, "sinks: are on cpu", q, k, v, sinks=torch.zeros(4))
+    raises(RuntimeError, "sinks: is on cpu", q, k, v, sinks=torch.zeros(4))
 
 
 def test_operators_alone():
@@ -135,6 +166,23 @@ def test_operators_alone():
         torch.ops.flashmask.hold(torch.tensor(0))
     with pytest.raises(NotImplementedError, match="bitmap|column|key"):
         torch_masks.hold(Mask.random_sparse(65, 65, density=0.4, seed=1).vectors())
+
+
+def test_lse_of_the_backward_operator():
+    """The library gets its address alone."""
+    q, k, v = (t.detach() for t in inputs(Shape()))
+    rest = None, None, [], False, -1, -1, None, 0.0, False
+    output, lse = torch.ops.flashmask.forward(q, k, v, *rest, False)
+    for wrong, kind, match in [
+        (lse.half(), TypeError, "dtype is torch.float16"),
+        (lse[:, :1], ValueError, r"shape is \[2, 1, 65\]"),
+        (lse[:0], ValueError, r"shape is \[0, 4, 65\]"),
+        (lse.mT.contiguous().mT, ValueError, ".* strides"),
+    ]:
+        with pytest.raises(kind, match=f"^lse: {match}"):
+            torch.ops.flashmask.backward(output, None, output, wrong, q, k, v, *rest, [True] * 4)
+    with pytest.raises(TypeError, match="^grad_lse: dtype"):
+        torch.ops.flashmask.backward(output, lse.double(), output, lse, q, k, v, *rest, [True] * 4)
 
 
 def test_a_token_does_not_travel():
