@@ -69,7 +69,10 @@ class _Collator:
         pin_memory: bool = False,
     ) -> None:
         self.capacity, self.pad_token_id = whole(capacity, "capacity"), whole(pad_token_id, "pad_token_id")
+        integers([self.pad_token_id], "pad_token_id")  # int32
         self.sequences = None if sequences is None else whole(sequences, "sequences")
+        if not isinstance(windows or {}, Mapping):
+            raise TypeError(f"windows is a {type(windows).__name__}, needs a mapping from names to tokens")
         self.windows = {name: whole(window, f"window {name!r}") for name, window in (windows or {}).items()}
         self.pin_memory = pin_memory
 
@@ -140,8 +143,8 @@ class SFTCollator(_Collator):
     def _parse(self, record: Record, index: int) -> tuple[np.ndarray, np.ndarray]:
         if "input_ids" in record:
             tokens = _tokens(record, index, "input_ids")
-            if record.get("attention_mask") is not None and not np.all(_tokens(record, index, "attention_mask") == 1):
-                raise ValueError(f"record {index} has padding in its attention_mask; pass records without padding")
+            if record.get("attention_mask") is not None and not np.array_equal(record["attention_mask"], np.ones(len(tokens))):
+                raise ValueError(f"record {index} has padding in its attention_mask, or one of another length; pass none")
             labels = tokens if record.get("labels") is None else _tokens(record, index, "labels")
             if len(labels) != len(tokens):
                 raise ValueError(f"record {index} has {len(tokens)} input_ids and {len(labels)} labels")
@@ -269,9 +272,10 @@ class KTOCollator(_AnswerCollator):
     def _of_answers(self, records: Sequence[Record], answers: list[tuple[int, int]]) -> Row:
         labels = []
         for k, _ in answers:
-            if not isinstance(records[k].get("label"), (bool, np.bool_, int)):
-                raise ValueError(f"record {k} has label {records[k].get('label')!r}, needs True or False")
-            labels.append(bool(records[k]["label"]))
+            label = records[k].get("label")
+            if not isinstance(label, (bool, np.bool_, int, np.integer)) or label not in (0, 1):  # -1 for bad would count as good
+                raise ValueError(f"record {k} has label {label!r}, needs True or False")
+            labels.append(bool(label))
         return {"answer_label": np.array(labels, np.uint8), "answer_kl": np.array([nth == 1 for _, nth in answers], np.uint8)}
 
 
@@ -311,6 +315,9 @@ def stack_rows(rows: Sequence[Mapping[str, Any]], *, pin_memory: bool = False) -
         name: np.stack([np.asarray(row[name]) for row in rows])
         for name in ("input_ids", "position_ids", "labels", "predicted_by", "document_ids")
     }
+    for name, array in both.items():
+        if array.shape[1:] != (columns,):
+            raise ValueError(f"the {name} of a row are {', '.join(map(str, array.shape[1:]))} numbers, its input_ids {columns}")
     batch = {name: both[name].astype(np.int64) for name in ("input_ids", "position_ids")}
     batch["document_ids"] = both["document_ids"].astype(np.int32)
     counted, token = np.nonzero(both["labels"] != IGNORE)
@@ -366,6 +373,7 @@ def batch_mask(batch: Batch, window: str | None = None) -> DeviceMask:
 
 def token_log_probs(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
     """f32 [T]: log probability of each of target_tokens. logits: [B, S, vocabulary]; only the rows that predict are read."""
+    _check_extents(logits, 3, "logits", batch)
     rows = logits.flatten(0, 1)[batch["target_rows"]].float()
     return -torch.nn.functional.cross_entropy(rows, batch["target_tokens"], reduction="none")
 
@@ -378,4 +386,14 @@ def answer_log_probs(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
 
 def answer_rewards(values: torch.Tensor, batch: Batch) -> torch.Tensor:
     """[A]: the value at the last token of each answer. values: [B, S] or [B, S, 1], what a reward head gives for each token."""
+    _check_extents(values, 2, "values", batch)
+    if values.numel() != batch["input_ids"].numel():
+        raise ValueError(f"values have shape {list(values.shape)}, need one number a token")
     return values.reshape(-1)[batch["answer_ends"]]
+
+
+def _check_extents(outputs: torch.Tensor, rank: int, name: str, batch: Batch) -> None:
+    """Rows of a batch are found by their place in [B, S]: outputs that were shifted or cut would give those of others."""
+    tokens = batch["input_ids"].shape
+    if outputs.dim() < rank or outputs.shape[:2] != tokens:
+        raise ValueError(f"{name} have shape {list(outputs.shape)}, need {list(tokens)} for the tokens of the batch first")

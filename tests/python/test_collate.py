@@ -10,7 +10,17 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from flashmask.collate import KTOCollator, PreferenceCollator, SFTCollator, batch_mask, stack_rows, to_device  # noqa: E402
+from flashmask.collate import (  # noqa: E402
+    KTOCollator,
+    PreferenceCollator,
+    SFTCollator,
+    answer_log_probs,
+    answer_rewards,
+    batch_mask,
+    stack_rows,
+    to_device,
+    token_log_probs,
+)
 
 
 def random_records(*names, count=8):
@@ -168,6 +178,29 @@ def test_examples_of_the_docs():
     assert names["dpo_loss"](logits, logits, names["batch"]).item() == pytest.approx(np.log(2))
 
 
+ROW = SFTCollator(4).rows([{"input_ids": [1, 2, 3]}])[0]
+
+
+def test_masks_of_ones_and_labels_of_numpy_are_taken():
+    for ones in ([1, 1], [True, True], torch.ones(2)):
+        assert SFTCollator(4)([{"input_ids": [1, 2], "attention_mask": ones}])["input_ids"].tolist() == [[1, 2, 0, 0]]
+    batch = KTOCollator(8)([{"prompt": [k], "completion": [2], "label": np.int64(k)} for k in (0, 1)])
+    assert sorted(batch["answer_label"].tolist()) == [False, True]
+
+
+def test_outputs_that_are_shifted_are_refused():
+    """The rows that predict are counted in the whole batch: without the last token of each sequence they are others."""
+    batch = PreferenceCollator(8)([{"prompt": [1, 2, 3], "chosen": [4, 5], "rejected": [6, 7]}] * 2)
+    logits, values = torch.randn(2, 8, 9), torch.randn(2, 8, 1)
+    assert answer_log_probs(logits, batch).shape == answer_rewards(values, batch).shape == (4,)
+    for use, outputs in ((token_log_probs, logits[:, :-1]), (answer_log_probs, logits[:1]), (token_log_probs, logits[..., 0])):
+        with pytest.raises(ValueError, match="logits have shape"):
+            use(outputs, batch)
+    for wrong in (values[:, :-1], values[:1], values.expand(2, 8, 3), values.view(-1)):
+        with pytest.raises(ValueError, match="values have shape"):
+            answer_rewards(wrong, batch)
+
+
 @pytest.mark.parametrize("make, error, message", [
     (lambda: SFTCollator(4)([{"input_ids": [1] * 5}]), ValueError, "5"),
     (lambda: SFTCollator(4)([{"text": "hello"}]), ValueError, "record 0 has no 'prompt'; it has 'text'"),
@@ -186,6 +219,11 @@ def test_examples_of_the_docs():
     (lambda: KTOCollator(8, kl=True)([{"prompt": [1], "completion": [2], "label": True}]), ValueError, "two records"),
     (lambda: PreferenceCollator(32, windows={"w": 1})([{"prompt": [1], "answers": [[2, 3]] * 5}]), NotImplementedError, "4 ans"),
     (lambda: stack_rows([]), ValueError, "no rows"),
+    (lambda: stack_rows([{**ROW, "labels": ROW["labels"][:-1]}]), ValueError, "labels of a row are 3"),
+    (lambda: SFTCollator(4)([{"input_ids": [1, 2], "attention_mask": [1]}]), ValueError, "attention_mask"),
+    (lambda: SFTCollator(4, pad_token_id=2**31), ValueError, "pad_token_id"),
+    (lambda: SFTCollator(4, windows=[3]), TypeError, "windows is a list"),
+    (lambda: KTOCollator(8)([{"prompt": [1], "completion": [2], "label": -1}]), ValueError, "label -1"),
 ])  # fmt: skip
 def test_bad_input(make, error, message):
     with pytest.raises(error, match=message):
