@@ -174,6 +174,8 @@ class FlashMaskRepresentation:
         tensor = torch.as_tensor(values)
         if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
             raise TypeError(f"{name} is {tensor.dtype}, needs integers")
+        if tensor.dtype != torch.int32:  # a number that stands for infinity may wrap
+            tensor = tensor.to(torch.int64).clamp(-1, 2**31 - 1)
         return tensor.to(device=device, dtype=torch.int32)
 
     @classmethod
@@ -193,7 +195,7 @@ class FlashMaskRepresentation:
 
     def mask(self) -> Mask:
         """The same as a flashmask.Mask, on the host."""
-        shape = (1, 1, -1, self.seq_len)
+        shape = (1, 1, *self.fms.shape) if self.fms.dim() == 2 else (1, 1, 1, self.seq_len)
         return Mask.from_fms_fme(self.fms.cpu().reshape(shape), self.fme.cpu().reshape(shape))
 
     def to_dense_mask(self) -> torch.Tensor:

@@ -262,6 +262,17 @@ def test_representation_of_several_intervals():
     assert mask.stats(1, 1) == {"total_tiles": 9, "skipped_tiles": 6, "computed_tiles": 3, "skip_ratio": 6 / 9}
 
 
+def test_representation_of_wide_integers():
+    """Numbers that stand for infinity do not wrap in int32."""
+    mask = FlashMaskRepresentation(2, torch.tensor([0, -(2**40)]), torch.tensor([2**32, 2**31]))
+    assert mask.to_dense_mask().all()
+
+
+def test_representation_of_nothing():
+    for mask in (FlashMaskRepresentation.from_packed_samples([]), FlashMaskRepresentation.from_dpo_pair(0, 0, 0)):
+        assert mask.to_dense_mask().shape == (0, 0) and mask.stats(8, 8)["total_tiles"] == 0
+
+
 @pytest.mark.parametrize("make, error", [
     (lambda: FlashMaskRepresentation(4, torch.zeros(3), torch.zeros(3)), TypeError),
     (lambda: FlashMaskRepresentation(4, [0] * 3, [0] * 3), ValueError),
