@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from . import _lib as lib
+from ._arrays import flag, whole
 
 
 class DeviceMask:
@@ -29,7 +30,7 @@ class DeviceMask:
         if v.shape[3] not in ((1, 2) if causal else (2, 4)):
             needed = "1 or 2 with causal" if causal else "2 or 4 without causal"
             raise ValueError(f"startend_row_indices have shape {list(v.shape)}, need a last dimension of {needed}")
-        return cls(v, v.shape[2] if rows is None else rows, lib.VECTORS_STARTEND, bool(causal))
+        return cls(v, rows_of(v, rows), lib.VECTORS_STARTEND, flag(causal, "causal"))
 
     @classmethod
     def from_fms_fme(cls, fms: Tensor, fme: Tensor, rows: int | None = None) -> DeviceMask:
@@ -42,7 +43,7 @@ class DeviceMask:
         if v.dim() < 5:
             v = v[None, None, None] if v.dim() == 2 else v[:, :, None]
         v = in_pairs(v)
-        return cls(v, v.shape[2] if rows is None else rows, lib.VECTORS_FMS_FME, False)
+        return cls(v, rows_of(v, rows), lib.VECTORS_FMS_FME, False)
 
     @classmethod
     def from_intervals(cls, intervals: Tensor, rows: int | None = None) -> DeviceMask:
@@ -51,7 +52,7 @@ class DeviceMask:
         if v.shape[4] != 2:
             raise ValueError(f"intervals have shape {list(v.shape)}, need 2 numbers (start, end) in the last dimension")
         v = in_pairs(v)
-        return cls(v, v.shape[2] if rows is None else rows, lib.VECTORS_INTERVALS, False)
+        return cls(v, rows_of(v, rows), lib.VECTORS_INTERVALS, False)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -86,6 +87,16 @@ def checked(vectors: Tensor, name: str, rank: int | None = None) -> Tensor:
     if rank is not None and vectors.dim() != rank:
         raise ValueError(f"{name} has shape {list(vectors.shape)}, needs {rank} dimensions")
     return vectors
+
+
+def rows_of(vectors: Tensor, rows: Any) -> Any:
+    """Query rows, as many as keys where None. Symbolic numbers pass, and plain ones without a call that torch.compile cannot
+    trace."""
+    if rows is None:
+        return vectors.shape[2]
+    if isinstance(rows, (int, torch.SymInt)) and not isinstance(rows, bool):
+        return rows
+    return whole(rows, "rows")
 
 
 def in_pairs(intervals: Tensor) -> Tensor:

@@ -125,6 +125,11 @@ def test_vectors(device):
             from_startend(wrong, causal=True)
     with pytest.raises(ValueError, match="2 or 4 without causal"):
         from_startend(ends, causal=False)
+    with pytest.raises(TypeError, match="causal is 1"):
+        from_startend(ends, causal=1)
+    for rows in ("65", 65.0, True):
+        with pytest.raises(TypeError, match="rows is"):
+            from_startend(ends, causal=True, rows=rows)
     with pytest.raises(ValueError, match="5 a key"):
         DeviceMask.from_intervals(torch.zeros(1, 1, 5, 65, 2, dtype=torch.int32))
     with pytest.raises(ValueError, match="shapes"):
