@@ -27,7 +27,7 @@ from gpu.report import Report, output_of  # noqa: E402
 from reward_model import Reward  # noqa: E402
 from sft import SFT  # noqa: E402
 from shared import contenders, data  # noqa: E402
-from shared.race import dtype_of, failure, train  # noqa: E402
+from shared.race import SMALLEST, at_least, dtype_of, failure, train  # noqa: E402
 
 import flashmask  # noqa: E402
 
@@ -43,21 +43,22 @@ def parse_arguments(arguments):
                    help="of steps, memory, longest, curves")
     p.add_argument("--tasks", default="sft,dpo,rm", help="of steps and curves")
     p.add_argument("--contenders", default="flashmask,flex,dense", help=" ")
-    p.add_argument("--lengths", type=int, nargs="+", default=[8192, 32768, 131072], help="of steps")
-    p.add_argument("--steps", type=int, default=8, help=f"the first {WARM_STEPS} are not counted")
+    p.add_argument("--lengths", type=at_least(1), nargs="+", default=[8192, 32768, 131072], help="of steps")
+    p.add_argument("--steps", type=at_least(1), default=8, help=f"the first {WARM_STEPS} are not counted")
     p.add_argument("--step-seconds", type=float, default=30, help="no step is started later, but the first counted one")
-    p.add_argument("--memory-lengths", type=int, nargs="+", default=[2**k for k in range(12, 19)], help="of memory")
-    p.add_argument("--longest-from", type=int, default=32768, help=" ")
-    p.add_argument("--longest-most", type=int, default=2**21, help=" ")
+    p.add_argument("--memory-lengths", type=at_least(1), nargs="+", default=[2**k for k in range(12, 19)], help="of memory")
+    p.add_argument("--longest-from", type=at_least(1), default=32768, help=" ")
+    p.add_argument("--longest-most", type=at_least(1), default=2**21, help=" ")
     p.add_argument("--longest-within", type=float, default=0.06, help="how near to each other the bounds come")
-    p.add_argument("--curve-steps", type=int, default=200, help=" ")
-    p.add_argument("--curve-length", type=int, default=8192, help=" ")
+    p.add_argument("--curve-steps", type=at_least(1), default=200, help=" ")
+    p.add_argument("--curve-length", type=at_least(1), default=8192, help=" ")
     for name, value in (("layers", 2), ("heads", 32), ("kv-heads", 8), ("head-dim", 128), ("vocabulary", 512), ("rank", 16)):
-        p.add_argument(f"--{name}", type=int, default=value, help="of LoRA" if name == "rank" else " ")
+        smallest = SMALLEST.get(name.replace("-", "_"), 1)
+        p.add_argument(f"--{name}", type=at_least(smallest), default=value, help="of LoRA" if name == "rank" else " ")
     p.add_argument("--learning-rate", type=float, default=1e-4, help=" ")
     p.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16", help=" ")
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help=" ")
-    p.add_argument("--seed", type=int, default=0, help=" ")
+    p.add_argument("--seed", type=at_least(0), default=0, help=" ")
     p.add_argument("--time-limit", type=float, default=float("inf"), help="seconds after which nothing more is started")
     p.add_argument("--commit", help="what the report says, where git cannot tell")
     p.add_argument("--out", help="file of JSON lines")

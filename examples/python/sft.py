@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 from shared import data
-from shared.race import Task, parser, race
+from shared.race import Task, at_least, parser, race
 from torch import Tensor
 
 from flashmask import SFTCollator, stack_rows
@@ -24,7 +24,7 @@ class SFT(Task):
 
 def main(arguments: list[str] | None = None) -> int:
     p = parser(__doc__)
-    p.add_argument("--rank", type=int, default=8, help="of LoRA; 0 leaves it out")
+    p.add_argument("--rank", type=at_least(0), default=8, help="of LoRA; 0 leaves it out")
     options = p.parse_args(arguments)
     good = race(SFT("SFT, all weights", data.sequences(data.chats, options)), options)
     if options.rank:

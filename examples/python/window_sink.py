@@ -8,7 +8,7 @@ import sys
 import numpy as np
 from sft import SFT
 from shared import contenders, data
-from shared.race import parser, race
+from shared.race import at_least, parser, race
 
 from flashmask import Mask
 from flashmask.collate import Batch
@@ -34,8 +34,8 @@ class WindowSink(SFT):
 
 def main(arguments: list[str] | None = None) -> int:
     p = parser(__doc__)
-    p.add_argument("--window", type=int, default=256, help="tokens, the own one included")
-    p.add_argument("--sink", type=int, default=4, help="first tokens of a file, which all its tokens see")
+    p.add_argument("--window", type=at_least(1), default=256, help="tokens, the own one included")
+    p.add_argument("--sink", type=at_least(0), default=4, help="first tokens of a file, which all its tokens see")
     options = p.parse_args(arguments)
     title = f"Window of {options.window}, sink of {options.sink}"
     task = WindowSink(title, data.sequences(data.files, options, "best_fit"), window=options.window, sink=options.sink)

@@ -69,3 +69,21 @@ def test_flex_reads_the_same_mask():
         vectors = task.packed([next(task.sequences) for _ in range(2)], 512)["mask_vectors"]
         visible = contenders.dense_bias(vectors, torch.float32)[:, 0] == 0
         assert torch.equal(flex.mask_mod(vectors)(*index) | torch.eye(512, dtype=torch.bool), visible)
+
+
+@pytest.mark.parametrize("name, option, value", [
+    *[("sft", option, "0") for option in ("steps", "sequences", "capacity", "layers", "heads", "kv-heads")],
+    ("sft", "vocabulary", "8"), ("sft", "head-dim", "1"), ("sft", "seed", "-1"), ("sft", "rank", "-1"),
+    ("window_sink", "window", "0"), ("window_sink", "sink", "-1"),
+])  # fmt: skip
+def test_options_out_of_range(name, option, value, capsys):
+    with pytest.raises(SystemExit):
+        run(name, f"--{option}={value}")
+    assert f"argument --{option}: is {value}, needs" in capsys.readouterr().err
+
+
+def test_sizes_that_do_not_fit():
+    for wrong, message in ((["--capacity", "2"], "no record fits"), (["--head-dim", "7"], "head_dim is 7"),
+                           (["--heads", "3", "--kv-heads", "2"], "heads are 3")):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            run("sft", *wrong)

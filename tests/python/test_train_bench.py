@@ -106,3 +106,10 @@ def test_verdict_is_twice_the_error_of_the_dense_mask():
         found = {"exact": exact, "dense": exact - 0.01, "flashmask": ours, "deterministic": ours, "again": ours}
         train_bench.judge(bench, {}, found)
         assert bench.last["agree"] == bench.good == agrees
+
+
+@pytest.mark.parametrize("option", ["lengths", "steps", "memory-lengths", "curve-steps", "longest-from", "heads", "vocabulary"])
+def test_options_out_of_range(option, capsys):
+    with pytest.raises(SystemExit):
+        train_bench.parse_arguments(["steps", f"--{option}", "0"])
+    assert f"--{option}: is 0, needs" in capsys.readouterr().err

@@ -73,7 +73,10 @@ def sequences(make: Callable[[Writer], list[Record]], options: Any, policy: str 
     while True:
         records: list[Record] = []
         while sum(map(tokens, records)) < 4 * options.capacity:  # the set several times, where sequences are long
-            records += [record for record in make(write) if tokens(record) <= options.capacity]
+            fitting = [record for record in make(write) if tokens(record) <= options.capacity]
+            if not fitting:
+                raise ValueError(f"no record fits into a capacity of {options.capacity} tokens")
+            records += fitting
         records = [records[k] for k in write.rng.permutation(len(records))]
         packing = flashmask.pack(list(map(tokens, records)), options.capacity, policy)
         filled = sorted(packing, key=lambda pieces: sum(piece.length for piece in pieces))[1:]

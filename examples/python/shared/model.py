@@ -24,6 +24,13 @@ class Shape:
     vocabulary: int
     outputs: int
 
+    def __post_init__(self) -> None:
+        if self.head_dim % 2 or self.heads % self.kv_heads:
+            raise ValueError(
+                f"head_dim is {self.head_dim}, needs an even number for rotary positions; heads are {self.heads}, need a multiple "
+                f"of the {self.kv_heads} kv_heads"
+            )
+
 
 class Layer(nn.Module):
     def __init__(self, shape: Shape) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -62,13 +62,31 @@ class Curve(NamedTuple):
     peak_bytes: int  # of the GPU's memory; 0 on a CPU
 
 
+def at_least(smallest: int) -> Callable[[str], int]:
+    """The type of an option: an integer from there on."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if value < smallest:
+            raise argparse.ArgumentTypeError(f"is {value}, needs {smallest} or more")
+        return value
+
+    number.__name__ = "integer"  # what argparse calls it
+    return number
+
+
+# The smallest values that mean something: a head_dim of 2 turns, a topic has its tokens beside padding.
+SMALLEST = {"head_dim": 2, "vocabulary": data.TOPIC + 1, "seed": 0}
+
+
 def parser(description: str, checkpointing: bool = False, **defaults: Any) -> argparse.ArgumentParser:
     """The options of every example; defaults make a run of a minute or two on two cores of a CPU."""
     values: dict[str, Any] = {"steps": 8, "sequences": 1, "capacity": 4096, "layers": 2, "heads": 4, "kv_heads": 2}
     values |= {"head_dim": 32, "vocabulary": 128, "seed": 0, "learning_rate": 3e-3} | defaults
     p = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for name, value in values.items():
-        p.add_argument("--" + name.replace("_", "-"), type=type(value), default=value, help=" ")
+        kind = at_least(SMALLEST.get(name, 1)) if isinstance(value, int) else float
+        p.add_argument("--" + name.replace("_", "-"), type=kind, default=value, help=" ")
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help=" ")
     p.add_argument("--dtype", choices=["float32", "bfloat16"], help="float32 on a CPU, else bfloat16")
     action = argparse.BooleanOptionalAction
