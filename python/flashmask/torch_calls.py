@@ -119,22 +119,23 @@ Call = TypeVar("Call", Forward, Backward)
 
 
 class Calls(threading.local):
-    """The structs of a thread, by layout. Threads do not share them: a call writes addresses into them."""
+    """The structs of a thread, by layout. A call writes addresses into its own: threads do not share them, and while a call has
+    them a second one in its thread, of a signal's handler or a finalizer, makes others."""
 
     MOST = 512
 
     def __init__(self) -> None:
         self.known: dict[tuple, Any] = {}
 
-    def get(self, key: tuple, kind: type[Call], *arguments: Any) -> Call:
-        """The kind(*arguments) that was made for the key; new keys make one."""
-        call = self.known.get(key)
-        if call is None:
-            call = kind(*arguments)
-            if len(self.known) >= self.MOST:
-                self.known.clear()
-            self.known[key] = call
-        return call
+    def take(self, key: tuple, kind: type[Call], *arguments: Any) -> Call:
+        """The kind(*arguments) that was given back with the key; without one, one is made."""
+        call = self.known.pop(key, None)
+        return kind(*arguments) if call is None else call
+
+    def give(self, key: tuple, call: Any) -> None:
+        if len(self.known) >= self.MOST:
+            self.known.clear()
+        self.known[key] = call
 
 
 _calls = Calls()
@@ -160,12 +161,14 @@ def give_workspace(call: Forward | Backward, name: str, device: torch.device) ->
 
 def forward(x: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
     """Writes output [B, Sq, Hq, Dv] (dtype of query, or float32) and lse, contiguous float32 [B, Hq, Sq]."""
-    call = _calls.get((layout(x), output.dtype), Forward, x, output)
+    key = layout(x), output.dtype
+    call = _calls.take(key, Forward, x, output)
     alive = call.fill(x, output, lse)
     workspace = give_workspace(call, "fm_attention_forward_workspace", x.query.device) if call.on_gpu else None
     status = lib.dll.fm_attention_forward(call.pointer)
     if status:
         raise lib.error("attention", status)
+    _calls.give(key, call)
     del alive, workspace
 
 
@@ -190,7 +193,7 @@ def backward(
         return
     wanted = tuple(grad is not None for grad in grads)
     key = layout(x), describe(output), describe(grad_output), deterministic, wanted
-    call = _calls.get(key, Backward, x, output, grad_output, deterministic)
+    call = _calls.take(key, Backward, x, output, grad_output, deterministic)
     args, f64 = call.args, x.query.dtype == torch.float64
     alive = call.forward.fill(x, output, None if f64 else lse)  # with f64 tensors lse is computed again, in f64
     call.grad_output.data = grad_output.data_ptr()
@@ -203,4 +206,5 @@ def backward(
     status = lib.dll.fm_attention_backward(call.pointer)
     if status:
         raise lib.error("attention backward", status)
+    _calls.give(key, call)
     del alive, workspace

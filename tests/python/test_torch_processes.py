@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch_cases import DEVICES, Shape, document_ends, inputs, like, startend
 
-from flashmask import DeviceMask, Mask, attention
+from flashmask import DeviceMask, Mask, attention, torch_ops
+from flashmask import _lib as lib
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -34,6 +35,29 @@ def test_threads(device):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_call_inside_another(monkeypatch):
+    """As of a signal's handler or a finalizer, when the outer call has written its addresses; forward and backward."""
+    num_threads, inner = lib.num_threads, []
+    first, second = ([t.detach() for t in inputs(Shape(), seed=seed)] for seed in (0, 1))
+    settings = None, None, [], True, -1, -1, None, 0.0, False
+
+    def run(tensors, each=lambda: None):
+        each()
+        output, lse = torch_ops.ops.forward(*tensors, *settings, False)
+        each()
+        return [output, lse, *torch_ops.ops.backward(output, None, output, lse, *tensors, *settings, [True] * 3 + [False])]
+
+    def interrupted():
+        monkeypatch.setattr(lib, "num_threads", num_threads)
+        inner.append(run(second))
+        return num_threads()
+
+    expected = run(first), run(second)
+    found = run(first, lambda: monkeypatch.setattr(lib, "num_threads", interrupted))
+    for ours, right in ((found, expected[0]), (inner[0], expected[1]), (inner[1], expected[1])):
+        assert all(torch.equal(a, b) for a, b in zip(ours, right, strict=True))
 
 
 class Batches(torch.utils.data.Dataset):
