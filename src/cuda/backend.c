@@ -246,14 +246,17 @@ static fm_status launch_backward(const fm_backward_problem *bp) {
     return FM_OK;
 }
 
-static fm_status backward(const fm_backward_problem *bp) {
+/* With the problem's device current. */
+static fm_status run_on_device(const fm_backward_problem *bp, fm_status (*run)(const fm_backward_problem *)) {
     const int32_t index = bp->forward.query.device.index;
     int previous;
     FM_TRY(fm_cuda_enter_device(index, &previous));
-    const fm_status status = launch_backward(bp);
+    const fm_status status = run(bp);
     fm_cuda_leave_device(index, previous);
     return status;
 }
+
+static fm_status backward(const fm_backward_problem *bp) { return run_on_device(bp, launch_backward); }
 
 static fm_status zero_all(const fm_backward_problem *bp) {
     const fm_tensor *const all[] = {&bp->grad_query, &bp->grad_key, &bp->grad_value};
@@ -270,14 +273,7 @@ static fm_status zero_all(const fm_backward_problem *bp) {
     return FM_OK;
 }
 
-static fm_status zero_gradients(const fm_backward_problem *bp) {
-    const int32_t index = bp->forward.query.device.index;
-    int previous;
-    FM_TRY(fm_cuda_enter_device(index, &previous));
-    const fm_status status = zero_all(bp);
-    fm_cuda_leave_device(index, previous);
-    return status;
-}
+static fm_status zero_gradients(const fm_backward_problem *bp) { return run_on_device(bp, zero_all); }
 
 const fm_backend fm_backend_cuda_sm80 = {.id = FM_BACKEND_CUDA_SM80,
                                          .name = "CUDA",

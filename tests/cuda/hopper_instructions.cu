@@ -49,6 +49,14 @@ template <int REGISTERS> static __device__ void write(const float (&d)[REGISTERS
     }
 }
 
+/* Waits for the products of d and writes it. */
+template <int REGISTERS> static __device__ __forceinline__ void finish(float (&d)[REGISTERS], float *out) {
+    ptx_wgmma_commit();
+    ptx_wgmma_wait<0>();
+    ptx_wgmma_ready(d);
+    write(d, out);
+}
+
 template <int REGISTERS>
 static __global__ void __launch_bounds__(TEAM) multiply_shared(const __grid_constant__ fm_sm90_maps maps, float *out) {
     extern __shared__ uint8_t memory[];
@@ -72,10 +80,7 @@ static __global__ void __launch_bounds__(TEAM) multiply_shared(const __grid_cons
     for (int k = 1; k < 4; k++) {
         ptx_wgmma_ss<1, 0, 0>(d, a + 2 * k, b + 2 * k);
     }
-    ptx_wgmma_commit();
-    ptx_wgmma_wait<0>();
-    ptx_wgmma_ready(d);
-    write(d, out);
+    finish(d, out);
 }
 
 template <int REGISTERS>
@@ -110,10 +115,7 @@ static __global__ void __launch_bounds__(TEAM)
     for (int k = 0; k < 4; k++) {
         ptx_wgmma_rs<1, 1>(d, a[k][0], a[k][1], a[k][2], a[k][3], ptx_wgmma_descriptor(at, BOX_BYTES) + k * 2048 / 16);
     }
-    ptx_wgmma_commit();
-    ptx_wgmma_wait<0>();
-    ptx_wgmma_ready(d);
-    write(d, out);
+    finish(d, out);
 }
 
 /* b: `dim0` dims into a box of value. */
@@ -138,10 +140,7 @@ static __global__ void __launch_bounds__(TEAM)
     for (int k = 1; k < 4; k++) {
         ptx_wgmma_ss<1, 0, 1>(d, a + 2 * k, b + k * 2048 / 16);
     }
-    ptx_wgmma_commit();
-    ptx_wgmma_wait<0>();
-    ptx_wgmma_ready(d);
-    write(d, out);
+    finish(d, out);
 }
 
 /* One warp: 16 x 16 of `in` transposed by way of shared memory; then `sum` += 256 words that a bulk load brought, twice. */
