@@ -10,6 +10,7 @@
 
 #include "cuda/sm80/backward_tile.cuh"
 #include "cuda/tile/mask_tile.cuh"
+#include "cuda/tile/softmax.cuh"
 
 /* Terms of this lane's rows of the warp's score tile: row 8 i + lane / 4 each. */
 static __device__ __forceinline__ void read_row_terms(float (&terms)[2 * SCORE_M], const float *shared, int lane) {
@@ -27,10 +28,6 @@ static __device__ __forceinline__ int first_pair(int lane, int row0, int key0) {
 }
 static __device__ __forceinline__ uint32_t *score_pair(fm_half *tile, int first, int m, int n, int half) {
     return reinterpret_cast<uint32_t *>(tile + (first ^ CHUNK * n) + (16 * m + 8 * half) * KEYS);
-}
-
-static __device__ __forceinline__ float tanh_accurate(float x) {
-    return 1.0f - __fdividef(2.0f, ptx_exp2(2.0f * LOG2E * x) + 1.0f);
 }
 
 /* Visible pairs of the warp's score tile, found before the tile itself fills the registers: bit 4 m + 2 half + e of column n. */
@@ -70,7 +67,7 @@ static __device__ __forceinline__ void write_capped(const float (&score)[SCORE_M
             float x[2], slope[2];
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const float t = tanh_accurate(score[m][n][2 * half + e] * inner);
+                const float t = softmax_tanh(2.0f * LOG2E * (score[m][n][2 * half + e] * inner));
                 x[e] = is_visible_pair(visible, m, n, 2 * half + e) ? ptx_at_most_1(ptx_exp2(fmaf(t, outer, -lse2[i]))) : 0.0f;
                 slope[e] = x[e] == 0.0f ? 0.0f : x[e] * (1.0f - t * t);
             }

@@ -13,6 +13,7 @@
 #include "cuda/sm80/load_rows.cuh"
 #include "cuda/sm80/product.cuh"
 #include "cuda/tile/mask_tile.cuh"
+#include "cuda/tile/softmax.cuh"
 #include "cuda/tile/step_list.cuh"
 #include "cuda/tile/work.cuh"
 
@@ -81,7 +82,7 @@ static __device__ __forceinline__ void find_probabilities(float (&score)[1][SCOR
         float *x = &score[0][i / 4][i % 4];
         const float lse2 = terms->lse2[i % 4 / 2];
         if (capped) {
-            const float t = 1.0f - __fdividef(2.0f, ptx_exp2(2.0f * LOG2E * (*x * inner)) + 1.0f);
+            const float t = softmax_tanh(2.0f * LOG2E * (*x * inner));
             *x = ptx_at_most_1(ptx_exp2(fmaf(t, outer, -lse2))) * (1.0f - t * t);
         } else {
             *x = ptx_at_most_1(ptx_exp2(fmaf(*x, scale2, -lse2)));

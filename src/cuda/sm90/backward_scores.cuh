@@ -113,8 +113,8 @@ static __device__ __forceinline__ void weigh_capped(const float (&S)[SCORES], ui
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             const float *pair = S + 4 * j + 2 * k;
-            const float t0 = 1.0f - __fdividef(2.0f, ptx_exp2(pair[0] * capping.in) + 1.0f);
-            const float t1 = 1.0f - __fdividef(2.0f, ptx_exp2(pair[1] * capping.in) + 1.0f);
+            const float t0 = softmax_tanh(pair[0] * capping.in);
+            const float t1 = softmax_tanh(pair[1] * capping.in);
             const float x0 = weight_of(fmaf(t0, capping.out, -l.x)), x1 = weight_of(fmaf(t1, capping.out, -l.y));
             weights[2 * j + k] = fm_half2_from(x0, x1);
             slopes[2 * j + k] = fm_half2_from(x0 * (1.0f - t0 * t0), x1 * (1.0f - t1 * t1));

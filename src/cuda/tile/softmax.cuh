@@ -32,14 +32,16 @@ static __host__ __device__ __forceinline__ softmax_capping softmax_capping_of(fl
     const softmax_capping capping = {2.0f * SOFTMAX_LOG2E * fabsf(scale) / cap, cap * SOFTMAX_LOG2E};
     return capping;
 }
+/* tanh of x / (2 log2 e). */
+static __device__ __forceinline__ float softmax_tanh(float x) { return 1.0f - __fdividef(2.0f, ptx_exp2(x) + 1.0f); }
+
 template <int FRAGMENTS, int KEY_BLOCKS>
 static __device__ __forceinline__ void softmax_cap(float (&S)[FRAGMENTS][KEY_BLOCKS][4], softmax_capping capping) {
 #pragma unroll
     for (int f = 0; f < FRAGMENTS; f++) {
 #pragma unroll
         for (int i = 0; i < 4 * KEY_BLOCKS; i++) {
-            const float e = ptx_exp2(S[f][i / 4][i % 4] * capping.in);
-            S[f][i / 4][i % 4] = capping.out * (1.0f - __fdividef(2.0f, e + 1.0f));
+            S[f][i / 4][i % 4] = capping.out * softmax_tanh(S[f][i / 4][i % 4] * capping.in);
         }
     }
 }
