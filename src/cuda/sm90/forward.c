@@ -6,17 +6,12 @@
 
 /* Steps are numbered in 24 bits. */
 static const int64_t MOST_COLUMNS = INT64_C(1) << 30;
-/* Bitmaps beside wider rows stay with the kernels for every GPU: there a step is one tile of keys, half a bitmap's word pair. */
-enum { MOST_DIM_OF_BITMAPS = 128 };
 
 typedef int (*kernel)(const fm_sm90_call *call);
 
-/* Of the smallest bucket that holds both head dims; NULL: none in this build, or not for this mask. */
+/* Of the smallest bucket that holds both head dims; NULL: none in this build. */
 static kernel find_kernel(const fm_cuda_problem *p, fm_dtype dtype) {
     const int32_t needed = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
-    if (p->plan.stripe_slot != NULL && needed > MOST_DIM_OF_BITMAPS) {
-        return NULL;
-    }
 #define FIND(dim)                                                                         \
     if (needed <= (dim)) {                                                                \
         return dtype == FM_BF16 ? fm_sm90_forward_bf16_##dim : fm_sm90_forward_f16_##dim; \
