@@ -101,10 +101,11 @@ def dtype_of(options: argparse.Namespace) -> torch.dtype:
 def make_model(task: Task, options: argparse.Namespace, rank: int) -> Llama:
     torch.manual_seed(options.seed)
     size = options.layers, options.heads, options.kv_heads, options.head_dim, options.vocabulary
-    model = Llama(Shape(*size, task.outputs or options.vocabulary), options.checkpointing)
-    if rank:
-        add_lora(model, rank)
-    return model.to(options.device, dtype_of(options))
+    with torch.device(options.device):  # where random numbers are quick
+        model = Llama(Shape(*size, task.outputs or options.vocabulary), options.checkpointing)
+        if rank:
+            add_lora(model, rank)
+    return model.to(dtype_of(options))
 
 
 def train(task: Task, contender: Contender, batches: Iterable[Batch], options: argparse.Namespace, rank: int = 0) -> Curve:
