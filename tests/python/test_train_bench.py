@@ -113,3 +113,18 @@ def test_options_out_of_range(option, capsys):
     with pytest.raises(SystemExit):
         train_bench.parse_arguments(["steps", f"--{option}", "0"])
     assert f"--{option}: is 0, needs" in capsys.readouterr().err
+
+
+def test_the_plot_has_a_line_for_each_contender_and_task(tmp_path):
+    pytest.importorskip("matplotlib").use("Agg")
+    import train_plot
+
+    run(tmp_path, "steps", "memory")
+    (tmp_path / "train.jsonl").write_text((tmp_path / "train.jsonl").read_text().replace('"peak_bytes": 0', '"peak_bytes": 7'))
+    train_plot.main([str(tmp_path / "train.jsonl"), "--out", str(tmp_path / "train.svg")])
+    steps, memory = train_plot.read([tmp_path / "train.jsonl"])
+    figure = train_plot.draw(steps, memory)
+    assert [len(axes.lines) for axes in figure.axes] == [2 * 3, 2] and (tmp_path / "train.svg").stat().st_size > 1000
+    with pytest.raises(SystemExit):
+        (tmp_path / "none.jsonl").write_text('{"record": "about"}\n')
+        train_plot.main([str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "none.svg")])
