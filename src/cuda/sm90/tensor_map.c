@@ -3,6 +3,7 @@
 #include "cuda/sm90/launch.h"
 
 #include <cuda_runtime_api.h>
+#include <stdatomic.h>
 
 enum { RANK = 4, ALIGNMENT = 16 };
 static const int64_t STRIDE_LIMIT = INT64_C(1) << 40; /* bytes */
@@ -11,7 +12,7 @@ typedef CUresult (*encode_tiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t,
                                  const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                                  CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-static encode_tiled find_encode(void) {
+static encode_tiled look_up_encode(void) {
     void *function = NULL;
     enum cudaDriverEntryPointQueryResult found;
 #if CUDART_VERSION >= 12050
@@ -27,6 +28,17 @@ static encode_tiled find_encode(void) {
     encode_tiled encode = NULL;
     if (found == cudaDriverEntryPointSuccess) {
         *(void **)&encode = function;
+    }
+    return encode;
+}
+
+/* NULL: the driver has none. Looked up by the first call, or by several at once, which all find the same function. */
+static encode_tiled find_encode(void) {
+    static _Atomic(encode_tiled) known;
+    encode_tiled encode = atomic_load_explicit(&known, memory_order_relaxed);
+    if (encode == NULL) {
+        encode = look_up_encode();
+        atomic_store_explicit(&known, encode, memory_order_relaxed);
     }
     return encode;
 }
