@@ -68,7 +68,8 @@ foreach(source forward_f32 backward_f32)
   fm_cuda_object(flashmask_sm80_${source} src/cuda/sm80/${source}.cu)
 endforeach()
 
-# The variants: one object for each kernel, head dim bucket and dtype.
+# The variants, of each head dim bucket and dtype: an object of the kernels for every GPU, one of their compact backward kernel, and one
+# of each kernel for sm_90a.
 set(FM_HEAD_DIM_ROWS "")
 set(FM_SM90_HEAD_DIM_ROWS "")
 set(FM_SM90_BACKWARD_HEAD_DIM_ROWS "")
@@ -80,9 +81,7 @@ foreach(dim ${FM_HEAD_DIMS})
   set(compact fm_sm80_backward)
   foreach(bf16 0 1)
     set(variant FM_HEAD_DIM=${dim} FM_IS_BF16=${bf16})
-    foreach(kernel forward backward grad_query)
-      fm_cuda_object(flashmask_sm80_${kernel}_${dim}_${bf16} src/cuda/sm80/${kernel}.cu ${variant})
-    endforeach()
+    fm_cuda_object(flashmask_sm80_${dim}_${bf16} src/cuda/sm80/variant.cu ${variant})
     if(dim GREATER 64) # GPUs with little shared memory per block, none of which is of compute capability 9
       set(compact fm_sm80_backward_compact)
       fm_cuda_object(flashmask_sm80_backward_compact_${dim}_${bf16} src/cuda/sm80/backward.cu ${variant} FM_COMPACT=1)

@@ -73,8 +73,7 @@ int fm_cuda_row_terms(const fm_cuda_backward_problem *problem, fm_dtype dtype, v
 int fm_cuda_finish_grad_query(const fm_cuda_backward_problem *problem, fm_dtype dtype, void *stream);
 int fm_cuda_grad_sinks(const fm_cuda_backward_problem *problem, void *stream);
 
-/* sm80/: one object for each (dtype, head dim bucket): the smallest bucket that holds D and Dv. variants.h lists
- * those that the build has. */
+/* sm80/: of each (dtype, head dim bucket), the smallest bucket that holds D and Dv. variants.h lists those that the build has. */
 #define FM_CUDA_DECLARE(dtype, dim)                                                                      \
     int fm_sm80_forward_##dtype##_##dim(const fm_cuda_problem *problem, void *stream);                   \
     int fm_sm80_backward_##dtype##_##dim(const fm_cuda_backward_problem *problem, void *stream);         \

@@ -56,7 +56,7 @@ static __device__ __forceinline__ uint64_t find_visible(const fm_cuda_problem *p
 static __device__ __forceinline__ void write_capped(const float (&score)[SCORE_M][SCORE_N][4], backward_shared *s,
                                                     const fm_cuda_problem *p, uint64_t visible, int row0, int key0) {
     const int lane = lane_here(), first = first_pair(lane, row0, key0);
-    const float inner = __fdividef(p->scale, p->softcap), outer = p->softcap * LOG2E;
+    const float inner = __fdividef(p->scale, p->softcap), outer = p->softcap * SOFTMAX_LOG2E;
     float lse2[2 * SCORE_M];
     read_row_terms(lse2, s->row_terms[TEAM_P] + row0, lane);
 #pragma unroll
@@ -67,7 +67,7 @@ static __device__ __forceinline__ void write_capped(const float (&score)[SCORE_M
             float x[2], slope[2];
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const float t = softmax_tanh(2.0f * LOG2E * (score[m][n][2 * half + e] * inner));
+                const float t = softmax_tanh(2.0f * SOFTMAX_LOG2E * (score[m][n][2 * half + e] * inner));
                 x[e] = is_visible_pair(visible, m, n, 2 * half + e) ? ptx_at_most_1(ptx_exp2(fmaf(t, outer, -lse2[i]))) : 0.0f;
                 slope[e] = x[e] == 0.0f ? 0.0f : x[e] * (1.0f - t * t);
             }
@@ -83,7 +83,7 @@ static __device__ __forceinline__ void write_plain(const float (&score)[SCORE_M]
                                                    uint64_t visible, int row0, int key0) {
     const int lane = lane_here(), first = first_pair(lane, row0, key0);
     asm volatile("" : "+f"(scale)); /* the product is made here, not kept */
-    const float scale2 = scale * LOG2E;
+    const float scale2 = scale * SOFTMAX_LOG2E;
     float lse2[2 * SCORE_M];
     read_row_terms(lse2, s->row_terms[TEAM_P] + row0, lane);
 #pragma unroll

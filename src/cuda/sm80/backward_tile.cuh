@@ -18,7 +18,6 @@
 #endif
 
 enum {
-    DIM = FM_HEAD_DIM,
     KEYS = FM_COMPACT || DIM > 128 ? 64 : 128,
     ROWS = FM_COMPACT && DIM == 192   ? 32
            : FM_COMPACT && DIM == 256 ? 16
@@ -83,8 +82,6 @@ static_assert(SUM_M * SUM_N * 4 + SCORE_M * SCORE_N * 4 <= 192, "sums of a threa
 static_assert(FM_PLAN_BLOCK % ROWS == 0 && FM_PLAN_GROUP % KEYS == 0, "a tile lies in one tile of the plan");
 
 enum { TEAM_SCORE = 0, TEAM_P = 1 };
-
-static constexpr float LOG2E = 1.44269504f;
 
 static __device__ __forceinline__ int team_of(void) { return (int)(thread_here() / TEAM); }
 

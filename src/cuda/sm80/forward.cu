@@ -29,25 +29,25 @@
 
 enum {
     D = FM_HEAD_DIM,
-    WARPS = 4,
-    THREADS = 32 * WARPS,
+    BLOCK_WARPS = 4,
+    BLOCK_THREADS = 32 * BLOCK_WARPS,
     FRAGMENTS = D <= 128 ? 2 : 1, /* of 16 rows, of a warp */
     WARP_ROWS = 16 * FRAGMENTS,
-    ROWS = WARPS * WARP_ROWS,
-    ITEMS = FM_PLAN_GROUP / ROWS, /* of a group */
-    KEYS = D <= 128 ? 64 : 32,
-    PARTS = FM_PLAN_BLOCK / KEYS, /* of a step */
-    KEY_BLOCKS = KEYS / 8,
+    BLOCK_ROWS = BLOCK_WARPS * WARP_ROWS,
+    ITEMS = FM_PLAN_GROUP / BLOCK_ROWS, /* of a group */
+    TILE_KEYS = D <= 128 ? 64 : 32,
+    STEP_PARTS = FM_PLAN_BLOCK / TILE_KEYS, /* of a step */
+    KEY_BLOCKS = TILE_KEYS / 8,
     DIM_BLOCKS = D / 8,
     DIM_STEPS = D / 16,
     Q_IN_REGISTERS = D == 64 || D >= 192,
     BLOCKS_PER_SM = 2,
-    TILE = KEYS * D,  /* halves */
-    STAGE = 2 * TILE, /* K, V */
+    TILE = TILE_KEYS * D, /* halves */
+    STAGE = 2 * TILE,     /* K, V */
     Q_AT = 2 * STAGE,
-    HALVES = Q_AT + ROWS * D
+    HALVES = Q_AT + BLOCK_ROWS * D
 };
-static_assert(Q_AT >= 2 * ROWS * D,
+static_assert(Q_AT >= 2 * BLOCK_ROWS * D,
               "store_elements stages f32 rows before Q, which a warp may still read where there is no step");
 
 /* What the block works at. It lies in shared memory, since registers are short. */
@@ -84,15 +84,15 @@ static __device__ __forceinline__ void start_block(const fm_cuda_problem *p, for
     const int32_t part = (int32_t)(blockIdx.x % ITEMS), head_kv = item.head / (p->heads / p->heads_kv);
     if (threadIdx.x == 0) {
         block->item = item;
-        block->row0 = item.group * FM_PLAN_GROUP + part * ROWS;
+        block->row0 = item.group * FM_PLAN_GROUP + part * BLOCK_ROWS;
         block->half = ITEMS == 1 ? -1 : part;
         block->capping = softmax_capping_of(p->scale, p->softcap);
         block->factor = p->softcap > 0.0f ? 1.0f : softmax_factor(p->scale);
         block->key = tensor_head(&p->key, item.batch, head_kv);
         block->value = tensor_head(&p->value, item.batch, head_kv);
     }
-    load_tile<THREADS, ROWS, D>(query_tile, &p->query, tensor_head(&p->query, item.batch, item.head),
-                                item.group * FM_PLAN_GROUP + part * ROWS, p->rows, p->head_dim);
+    load_tile<BLOCK_THREADS, BLOCK_ROWS, D>(query_tile, &p->query, tensor_head(&p->query, item.batch, item.head),
+                                            item.group * FM_PLAN_GROUP + part * BLOCK_ROWS, p->rows, p->head_dim);
     ptx_cp_async_commit();
     step_list_start(&block->steps, &p->plan.row_lines, item.plane, item.group, p->no_skip);
     __syncthreads();
@@ -113,17 +113,19 @@ static __device__ __forceinline__ int next_steps(const fm_cuda_problem *p, forwa
 
 /* First key of part i of the list, past the last key at the list's end. */
 static __device__ __forceinline__ int32_t part_key(const fm_cuda_problem *p, const step_list *list, int i) {
-    return i < list->count * PARTS ? step_tile(list->steps[i / PARTS]) * FM_PLAN_BLOCK + i % PARTS * KEYS : p->columns;
+    return i < list->count * STEP_PARTS ? step_tile(list->steps[i / STEP_PARTS]) * FM_PLAN_BLOCK + i % STEP_PARTS * TILE_KEYS
+                                        : p->columns;
 }
 
 template <bool CHUNKS>
 static __device__ __forceinline__ void copy_tiles(const fm_cuda_problem *p, const forward_block *block, forward_copy copy) {
     if (CHUNKS) {
-        load_tile_chunks<THREADS, KEYS, D>(copy.stage, &p->key, block->key, copy.key, p->columns, p->head_dim);
-        load_tile_chunks<THREADS, KEYS, D>(copy.stage + TILE, &p->value, block->value, copy.key, p->columns, p->head_dim_v);
+        load_tile_chunks<BLOCK_THREADS, TILE_KEYS, D>(copy.stage, &p->key, block->key, copy.key, p->columns, p->head_dim);
+        load_tile_chunks<BLOCK_THREADS, TILE_KEYS, D>(copy.stage + TILE, &p->value, block->value, copy.key, p->columns,
+                                                      p->head_dim_v);
     } else {
-        load_tile<THREADS, KEYS, D>(copy.stage, &p->key, block->key, copy.key, p->columns, p->head_dim);
-        load_tile<THREADS, KEYS, D>(copy.stage + TILE, &p->value, block->value, copy.key, p->columns, p->head_dim_v);
+        load_tile<BLOCK_THREADS, TILE_KEYS, D>(copy.stage, &p->key, block->key, copy.key, p->columns, p->head_dim);
+        load_tile<BLOCK_THREADS, TILE_KEYS, D>(copy.stage + TILE, &p->value, block->value, copy.key, p->columns, p->head_dim_v);
     }
     ptx_cp_async_commit();
 }
@@ -247,7 +249,7 @@ static __device__ __forceinline__ void multiply_value(forward_rows *rows, float 
         weigh_pair(P[0], rows, S, 0, i, c, base);
     }
 #pragma unroll
-    for (int k = 0; k < KEYS / 16; k++) {
+    for (int k = 0; k < TILE_KEYS / 16; k++) {
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++) {
             uint32_t b[4];
@@ -258,7 +260,7 @@ static __device__ __forceinline__ void multiply_value(forward_rows *rows, float 
                 ptx_mma(rows->O[f][2 * turn + 1], P[k % 2][f], b[2], b[3]);
             }
 #pragma unroll
-            for (int i = turn * PAIRS / TURNS; i < (turn + 1) * PAIRS / TURNS && k + 1 < KEYS / 16; i++) {
+            for (int i = turn * PAIRS / TURNS; i < (turn + 1) * PAIRS / TURNS && k + 1 < TILE_KEYS / 16; i++) {
                 weigh_pair(P[(k + 1) % 2], rows, S, k + 1, i, c, base);
             }
         }
@@ -328,7 +330,7 @@ static __device__ __forceinline__ void store_block(const fm_cuda_problem *p, con
 }
 
 template <bool CHUNKS>
-static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) forward_kernel(const __grid_constant__ fm_cuda_problem p) {
+static __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS_PER_SM) forward_kernel(const __grid_constant__ fm_cuda_problem p) {
     extern __shared__ __align__(128) uint8_t memory[];
     fm_half *shared = reinterpret_cast<fm_half *>(memory);
     forward_block *block = reinterpret_cast<forward_block *>(shared + HALVES);
@@ -349,12 +351,12 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) forward_kernel(
         forward_copy next = {part_key(&p, &block->steps, 0), shared};
         copy_tiles<CHUNKS>(&p, block, next);
 #pragma unroll 1
-        for (int i = 0; i < block->steps.count * PARTS; i++) {
+        for (int i = 0; i < block->steps.count * STEP_PARTS; i++) {
             const fm_half *stage = next.stage;
             next.key = part_key(&p, &block->steps, i + 1);
             next.stage = shared + (i + 1) % 2 * STAGE;
             bool is_active, is_full;
-            const mask_rows visible = read_mask(&p, block, block->steps.steps[i / PARTS], &is_active, &is_full);
+            const mask_rows visible = read_mask(&p, block, block->steps.steps[i / STEP_PARTS], &is_active, &is_full);
             ptx_cp_async_wait<0>();
             __syncthreads();
             if (!is_active) {
@@ -367,7 +369,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) forward_kernel(
                 softmax_cap(S, block->capping);
             }
             if (!is_full) {
-                mask_rows_hide(S, visible, i % PARTS * KEY_BLOCKS);
+                mask_rows_hide(S, visible, i % STEP_PARTS * KEY_BLOCKS);
             }
             advance_rows(&rows, S, block->factor);
             multiply_value(&rows, S, block->factor, stage + TILE);
@@ -382,5 +384,5 @@ extern "C" int FM_VARIANT(fm_sm80_forward)(const fm_cuda_problem *problem, void 
     const bool chunks = problem->key.in_chunks && problem->value.in_chunks;
     const void *kernel = chunks ? (const void *)forward_kernel<true> : (const void *)forward_kernel<false>;
     const int64_t blocks = (int64_t)problem->batch * problem->heads * problem->plan.row_lines.groups * ITEMS;
-    return launch_with(kernel, launch_shape{blocks, 1, THREADS, SHARED_BYTES}, problem, stream);
+    return launch_with(kernel, launch_shape{blocks, 1, BLOCK_THREADS, SHARED_BYTES}, problem, stream);
 }

@@ -18,13 +18,12 @@
 #include "cuda/tile/work.cuh"
 
 enum {
-    DIM = FM_HEAD_DIM,
-    ROWS = FM_PLAN_BLOCK,
-    KEYS = DIM > 128 ? 32 : 64,
-    THREADS = 128,
-    SCORE_N = KEYS / 8,
-    QUERY_N = DIM / 8,
-    MOST_SHARED = 99 * 1024
+    DQ_ROWS = FM_PLAN_BLOCK,
+    DQ_KEYS = DIM > 128 ? 32 : 64,
+    DQ_THREADS = 128,
+    DQ_SCORE_N = DQ_KEYS / 8,
+    DQ_N = DIM / 8,
+    DQ_MOST_SHARED = 99 * 1024
 };
 
 /* What the block works on. */
@@ -39,23 +38,21 @@ typedef struct row_terms {
 } row_terms;
 
 typedef struct query_shared {
-    fm_half query[ROWS * DIM], grad_output[ROWS * DIM];
-    fm_half key[KEYS * DIM], value[KEYS * DIM];
+    fm_half query[DQ_ROWS * DIM], grad_output[DQ_ROWS * DIM];
+    fm_half key[DQ_KEYS * DIM], value[DQ_KEYS * DIM];
     step_list list;
     query_work work; /* here, not in registers */
 } query_shared;
 
-static_assert(sizeof(query_shared) <= MOST_SHARED, "a block's shared memory");
-
-static constexpr float LOG2E = 1.44269504f;
+static_assert(sizeof(query_shared) <= DQ_MOST_SHARED, "a block's shared memory");
 
 static __device__ __forceinline__ int warp_row0(void) { return (int)threadIdx.x / 32 * 16; }
 
-static __device__ __forceinline__ query_work find_work(const fm_cuda_problem *p) {
+static __device__ __forceinline__ query_work find_rows(const fm_cuda_problem *p) {
     query_work work;
     work.item = work_at(&p->plan, &p->plan.row_lines, p->heads, 1, p->heads_together, blockIdx.x / 2);
     work.half = (int32_t)(blockIdx.x % 2);
-    work.row0 = work.item.group * FM_PLAN_GROUP + work.half * ROWS;
+    work.row0 = work.item.group * FM_PLAN_GROUP + work.half * DQ_ROWS;
     return work;
 }
 
@@ -73,16 +70,17 @@ static __device__ __forceinline__ row_terms load_row_terms(const fm_cuda_backwar
 }
 
 /* P (with softcap: P (1 - tanh^2)) in the place of S. */
-static __device__ __forceinline__ void find_probabilities(float (&score)[1][SCORE_N][4], const fm_cuda_problem *p,
+static __device__ __forceinline__ void find_probabilities(float (&score)[1][DQ_SCORE_N][4], const fm_cuda_problem *p,
                                                           const row_terms *terms) {
     const bool capped = p->softcap > 0.0f;
-    const float inner = capped ? __fdividef(p->scale, p->softcap) : 0.0f, outer = p->softcap * LOG2E, scale2 = p->scale * LOG2E;
+    const float inner = capped ? __fdividef(p->scale, p->softcap) : 0.0f, outer = p->softcap * SOFTMAX_LOG2E,
+                scale2 = p->scale * SOFTMAX_LOG2E;
 #pragma unroll
-    for (int i = 0; i < SCORE_N * 4; i++) {
+    for (int i = 0; i < DQ_SCORE_N * 4; i++) {
         float *x = &score[0][i / 4][i % 4];
         const float lse2 = terms->lse2[i % 4 / 2];
         if (capped) {
-            const float t = softmax_tanh(2.0f * LOG2E * (*x * inner));
+            const float t = softmax_tanh(2.0f * SOFTMAX_LOG2E * (*x * inner));
             *x = ptx_at_most_1(ptx_exp2(fmaf(t, outer, -lse2))) * (1.0f - t * t);
         } else {
             *x = ptx_at_most_1(ptx_exp2(fmaf(*x, scale2, -lse2)));
@@ -90,9 +88,9 @@ static __device__ __forceinline__ void find_probabilities(float (&score)[1][SCOR
     }
 }
 
-static __device__ __forceinline__ void hide(float (&score)[1][SCORE_N][4], const tile_mask *mask, int32_t row, int32_t key0) {
+static __device__ __forceinline__ void hide(float (&score)[1][DQ_SCORE_N][4], const tile_mask *mask, int32_t row, int32_t key0) {
 #pragma unroll
-    for (int n = 0; n < SCORE_N; n++) {
+    for (int n = 0; n < DQ_SCORE_N; n++) {
         const uint32_t visible = tile_mask_pairs<2>(mask, row, key0 + 8 * n + lane_of() % 4 * 2);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -102,19 +100,19 @@ static __device__ __forceinline__ void hide(float (&score)[1][SCORE_N][4], const
 }
 
 /* P 0 gives dS 0 whatever dP is: hidden V, or dO of an empty row, may be so large that dP is not finite. */
-static __device__ __forceinline__ void drop_hidden(float (&grad)[1][SCORE_N][4], const float (&score)[1][SCORE_N][4]) {
+static __device__ __forceinline__ void drop_hidden(float (&grad)[1][DQ_SCORE_N][4], const float (&score)[1][DQ_SCORE_N][4]) {
 #pragma unroll
-    for (int i = 0; i < SCORE_N * 4; i++) {
+    for (int i = 0; i < DQ_SCORE_N * 4; i++) {
         grad[0][i / 4][i % 4] = score[0][i / 4][i % 4] == 0.0f ? 0.0f : grad[0][i / 4][i % 4];
     }
 }
 
 /* dQ += dS K, dS from the registers of P and dP. */
-static __device__ __forceinline__ void add_product(float (&sum)[1][QUERY_N][4], const float (&score)[1][SCORE_N][4],
-                                                   const float (&grad)[1][SCORE_N][4], const row_terms *terms, uint32_t key) {
+static __device__ __forceinline__ void add_product(float (&sum)[1][DQ_N][4], const float (&score)[1][DQ_SCORE_N][4],
+                                                   const float (&grad)[1][DQ_SCORE_N][4], const row_terms *terms, uint32_t key) {
     const int lane = lane_here();
 #pragma unroll
-    for (int k = 0; k < KEYS / 16; k++) {
+    for (int k = 0; k < DQ_KEYS / 16; k++) {
         uint32_t a[1][4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -123,7 +121,7 @@ static __device__ __forceinline__ void add_product(float (&sum)[1][QUERY_N][4], 
                                     score[0][n][e + 1] * (grad[0][n][e + 1] - terms->delta[i % 2]));
         }
 #pragma unroll
-        for (int n = 0; n < QUERY_N; n += 2) {
+        for (int n = 0; n < DQ_N; n += 2) {
             uint32_t b[4];
             ptx_ldmatrix_transposed(b, down<DIM>(key, lane, n) + rows_bytes<DIM>(16 * k));
             ptx_mma(sum[0][n], a[0], b[0], b[1]);
@@ -133,19 +131,19 @@ static __device__ __forceinline__ void add_product(float (&sum)[1][QUERY_N][4], 
 }
 
 /* Adds the keys from key0 on, whose K and V are in shared memory. */
-static __device__ __forceinline__ void add_tile(float (&sum)[1][QUERY_N][4], const query_shared *s, const fm_cuda_problem *p,
+static __device__ __forceinline__ void add_keys(float (&sum)[1][DQ_N][4], const query_shared *s, const fm_cuda_problem *p,
                                                 const row_terms *terms, int32_t key0, bool is_full) {
-    float score[1][SCORE_N][4], grad[1][SCORE_N][4];
+    float score[1][DQ_SCORE_N][4], grad[1][DQ_SCORE_N][4];
     const uint32_t rows = rows_bytes<DIM>(warp_row0());
     clear(score);
-    product_row_row<1, SCORE_N, DIM>(score, ptx_shared_address(s->query) + rows, ptx_shared_address(s->key));
+    product_row_row<1, DQ_SCORE_N, DIM>(score, ptx_shared_address(s->query) + rows, ptx_shared_address(s->key));
     find_probabilities(score, p, terms);
     if (!is_full) {
         const tile_mask mask = tile_mask_at(&p->plan, s->work.item.plane, s->work.row0, key0);
         hide(score, &mask, s->work.row0 + warp_row0() + lane_of() / 4, key0);
     }
     clear(grad);
-    product_row_row<1, SCORE_N, DIM>(grad, ptx_shared_address(s->grad_output) + rows, ptx_shared_address(s->value));
+    product_row_row<1, DQ_SCORE_N, DIM>(grad, ptx_shared_address(s->grad_output) + rows, ptx_shared_address(s->value));
     if (!is_full) {
         drop_hidden(grad, score);
     }
@@ -158,19 +156,19 @@ static __device__ __forceinline__ void load_keys(query_shared *s, const fm_cuda_
     const row_source key = row_source_of(&p->key, work->item.batch, head, p->columns, p->head_dim, false);
     const row_source value = row_source_of(&p->value, work->item.batch, head, p->columns, p->head_dim_v, false);
     ptx_bar_block();
-    load_rows<THREADS, KEYS, DIM>(s->key, &key, key0, (int)threadIdx.x);
-    load_rows<THREADS, KEYS, DIM>(s->value, &value, key0, (int)threadIdx.x);
+    load_rows<DQ_THREADS, DQ_KEYS, DIM>(s->key, &key, key0, (int)threadIdx.x);
+    load_rows<DQ_THREADS, DQ_KEYS, DIM>(s->value, &value, key0, (int)threadIdx.x);
     ptx_cp_async_commit();
     ptx_cp_async_wait<0>();
     ptx_bar_block();
 }
 
-static __device__ __forceinline__ void store_sum(const float (&sum)[1][QUERY_N][4], const fm_cuda_backward_problem *bp,
+static __device__ __forceinline__ void store_sum(const float (&sum)[1][DQ_N][4], const fm_cuda_backward_problem *bp,
                                                  const query_work *work) {
     const fm_cuda_problem *p = &bp->forward;
     const fm_cuda_tensor *t = &bp->grad_query;
 #pragma unroll
-    for (int i = 0; i < QUERY_N * 4; i++) {
+    for (int i = 0; i < DQ_N * 4; i++) {
         const int32_t row = work->row0 + warp_row0() + i % 4 / 2 * 8 + lane_of() / 4;
         const int32_t d = i / 4 * 8 + lane_of() % 4 * 2 + i % 2;
         if (row < p->rows && d < p->head_dim) {
@@ -186,7 +184,7 @@ static __device__ __forceinline__ void store_sum(const float (&sum)[1][QUERY_N][
     }
 }
 
-static __global__ void __launch_bounds__(THREADS, DIM <= 128 ? 2 : 1)
+static __global__ void __launch_bounds__(DQ_THREADS, DIM <= 128 ? 2 : 1)
     grad_query_kernel(const __grid_constant__ fm_cuda_backward_problem bp) {
     extern __shared__ __align__(1024) unsigned char shared_bytes[];
     query_shared *s = reinterpret_cast<query_shared *>(shared_bytes);
@@ -194,7 +192,7 @@ static __global__ void __launch_bounds__(THREADS, DIM <= 128 ? 2 : 1)
     const fm_tile_lines *lines = &p->plan.row_lines;
     const query_work *work = &s->work;
     if (threadIdx.x == 0) {
-        s->work = find_work(p);
+        s->work = find_rows(p);
     }
     ptx_bar_block();
     if (work->row0 >= p->rows) {
@@ -203,19 +201,19 @@ static __global__ void __launch_bounds__(THREADS, DIM <= 128 ? 2 : 1)
     const row_source query = row_source_of(&p->query, work->item.batch, work->item.head, p->rows, p->head_dim, false);
     const row_source grad =
         row_source_of(&bp.grad_output, work->item.batch, work->item.head, p->rows, p->head_dim_v, p->output_is_f32);
-    load_rows<THREADS, ROWS, DIM>(s->query, &query, work->row0, (int)threadIdx.x);
-    load_rows<THREADS, ROWS, DIM>(s->grad_output, &grad, work->row0, (int)threadIdx.x);
+    load_rows<DQ_THREADS, DQ_ROWS, DIM>(s->query, &query, work->row0, (int)threadIdx.x);
+    load_rows<DQ_THREADS, DQ_ROWS, DIM>(s->grad_output, &grad, work->row0, (int)threadIdx.x);
     const row_terms terms = load_row_terms(&bp, work);
-    float sum[1][QUERY_N][4];
+    float sum[1][DQ_N][4];
     clear(sum);
     step_list_start(&s->list, lines, work->item.plane, work->item.group, p->no_skip);
     while (step_list_fill(&s->list, lines, work->item.plane, work->item.group, p->no_skip) > 0) {
-        for (int i = 0; i < s->list.count * (FM_PLAN_BLOCK / KEYS); i++) {
-            const uint32_t step = s->list.steps[i / (FM_PLAN_BLOCK / KEYS)];
+        for (int i = 0; i < s->list.count * (FM_PLAN_BLOCK / DQ_KEYS); i++) {
+            const uint32_t step = s->list.steps[i / (FM_PLAN_BLOCK / DQ_KEYS)];
             if (step_half_is_visible(step, work->half)) {
-                const int32_t key0 = step_tile(step) * FM_PLAN_BLOCK + i % (FM_PLAN_BLOCK / KEYS) * KEYS;
+                const int32_t key0 = step_tile(step) * FM_PLAN_BLOCK + i % (FM_PLAN_BLOCK / DQ_KEYS) * DQ_KEYS;
                 load_keys(s, p, key0);
-                add_tile(sum, s, p, &terms, key0, step_half_is_full(step, work->half));
+                add_keys(sum, s, p, &terms, key0, step_half_is_full(step, work->half));
             }
         }
     }
@@ -226,5 +224,6 @@ static __global__ void __launch_bounds__(THREADS, DIM <= 128 ? 2 : 1)
 extern "C" int FM_VARIANT(fm_sm80_grad_query)(const fm_cuda_backward_problem *problem, void *stream) {
     const fm_cuda_problem *p = &problem->forward;
     const int64_t blocks = (int64_t)p->batch * p->heads * p->plan.row_lines.groups * 2;
-    return launch_with((const void *)grad_query_kernel, launch_shape{blocks, 1, THREADS, sizeof(query_shared)}, problem, stream);
+    return launch_with((const void *)grad_query_kernel, launch_shape{blocks, 1, DQ_THREADS, sizeof(query_shared)}, problem,
+                       stream);
 }

@@ -13,6 +13,8 @@
 #include "cuda/ptx/mma.cuh"
 #include "cuda/tile/shared_tile.cuh"
 
+enum { DIM = FM_HEAD_DIM };
+
 static __device__ __forceinline__ int lane_of(void) { return (int)threadIdx.x % 32; }
 
 /* The same numbers as values of their own: the compiler computes what follows from them where it is used, and does not keep it in
