@@ -42,6 +42,15 @@ static __device__ __forceinline__ void step_list_start(step_list *list, const fm
     }
 }
 
+/* Of this lane's value and those of the lanes below. */
+static __device__ __forceinline__ int32_t step_sum_to_lane(int32_t value, int lane) {
+    for (int d = 1; d < 32; d *= 2) {
+        const int32_t other = __shfl_up_sync(0xffffffffu, value, d);
+        value += lane >= d ? other : 0;
+    }
+    return value;
+}
+
 /* Fills the list with the next tiles, ascending; returns how many, 0 at the end. Every thread of the block calls it; nobody may
  * still read the old list. */
 static __device__ int step_list_fill(step_list *list, const fm_tile_lines *lines, int64_t plane, int32_t group, bool no_skip) {
@@ -61,11 +70,7 @@ static __device__ int step_list_fill(step_list *list, const fm_tile_lines *lines
                 b = has_second ? step_word(lines, line + lines->words, w, no_skip) : b;
             }
             uint32_t bits = a.visible | b.visible;
-            int32_t before = __popc(bits);
-            for (int d = 1; d < 32; d *= 2) { /* inclusive sums over lanes */
-                const int32_t other = __shfl_up_sync(0xffffffffu, before, d);
-                before += lane >= d ? other : 0;
-            }
+            const int32_t before = step_sum_to_lane(__popc(bits), lane);
             count = __shfl_sync(0xffffffffu, before, 31);
             int32_t at = before - __popc(bits);
             while (bits != 0) {
