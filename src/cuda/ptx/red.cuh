@@ -2,7 +2,8 @@
 #ifndef FM_CUDA_PTX_RED_CUH
 #define FM_CUDA_PTX_RED_CUH
 
-/* Four floats at once, 16 bytes aligned: compute capability 9.0 and later, so the one place that asks for the architecture. */
+/* Four floats at once, 16 bytes aligned: compute capability 9.0 and later, so the one place that asks for the architecture
+ * (docs/design.md). */
 #if __CUDA_ARCH__ >= 900
 enum { PTX_HAS_RED_4 = 1 };
 static __device__ __forceinline__ void ptx_red_add_4(float *global, float x0, float x1, float x2, float x3) {
