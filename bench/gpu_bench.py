@@ -3,7 +3,7 @@
 
     python3 bench/gpu_bench.py --library build/libflashmask.so --out bench.jsonl
 
-docs/performance.md says what the columns mean.
+docs/gpu.md says what the columns mean.
 """
 
 import argparse
@@ -16,7 +16,8 @@ import torch
 from gpu import check, masks, modes, rivals, timing
 from gpu.library import Library
 from gpu.ours import Ours
-from gpu.report import Report, about, print_means, print_tables, rates
+from gpu.report import Report, about, print_tables, rates
+from gpu.summary import print_summary, summarise
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 BACKEND_SM80 = 3  # FM_BACKEND_CUDA_SM80
@@ -185,8 +186,9 @@ def main():
         getattr(modes, mode)(library, arguments, make_inputs, report)
     good = bool(asked) or bench(library, arguments, report)
     print_tables(report.rows)
-    if report.rows:
-        report.write(print_means(report.rows))
+    for summary in summarise(report.rows):
+        report.write(summary)
+        print_summary(summary)
     report.close()
     return 0 if good else 1
 

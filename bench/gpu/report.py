@@ -1,7 +1,6 @@
-"""JSON lines, the table and the geometric means."""
+"""JSON lines and the table."""
 
 import json
-import math
 import os
 import platform
 import subprocess
@@ -10,7 +9,6 @@ import torch
 
 OTHERS = ("sm80", "flash", "cudnn", "varlen", "dense")
 FIXED_RATE = 795.0  # TFLOP/s of the 8192^3 product on a cool H200, by which other kernels' figures were made
-MANY_TILES = 16  # visible tiles of 128 x 128 of a row of tiles, on average
 
 
 def output_of(command):
@@ -86,64 +84,3 @@ def print_tables(rows):
         print(f"\n{length} tokens, batch {r['batch']}, heads {r['heads']} / {r['heads_kv']}, head dim {r['head_dim']}\n{HEADING}")
         for r in of_length:
             print(table_line(r))
-
-
-def geometric_mean(values):
-    return math.exp(sum(math.log(v) for v in values) / len(values))
-
-
-def totals(rows, name, masks=None):
-    """(length, mask) -> milliseconds of all directions measured."""
-    found = {}
-    for r in rows:
-        if name in r["contenders"] and (masks is None or r["mask"] in masks):
-            found.setdefault((r["length"], r["mask"]), {})[r["direction"]] = r["contenders"][name]["median_ms"]
-    return found
-
-
-def compare(rows, rival, masks=None, own="ours"):
-    """How often the rival's time ours is, per mask of which both were measured in the same directions."""
-    ours, theirs = totals(rows, own, masks), totals(rows, rival, masks)
-    both = [key for key in ours if key in theirs and theirs[key].keys() == ours[key].keys()]
-    return [sum(theirs[key].values()) / sum(ours[key].values()) for key in both]
-
-
-def shares_of_full(rows, direction, own="ours"):
-    """(many, few): least eta of our masks as a share of that of the full mask of the same length, where a row of tiles has at
-    least MANY_TILES visible ones, and where fewer; None without such masks."""
-    etas = {(r["length"], r["mask"]): (r["tiles_per_row"], r["contenders"][own]["eta"])
-            for r in rows if own in r["contenders"] and r["direction"] == direction}
-    shares = [(tiles, eta / etas[length, "full"][1]) for (length, mask), (tiles, eta) in etas.items()
-              if mask != "full" and (length, "full") in etas]
-    return [min((share for tiles, share in shares if (tiles >= MANY_TILES) == many), default=None) for many in (True, False)]
-
-
-def compare_with_rivals(rows, own, means):
-    dense = ("full", "causal")
-    for rival, masks in (("flex", None), ("varlen", None), ("flash", dense), ("cudnn", dense), ("ours+plan", None)):
-        ratios = compare(rows, rival, masks, own)
-        if ratios:
-            mean = geometric_mean(ratios)
-            means[f"{rival}/{own}"] = {"geometric_mean": mean, "least": min(ratios), "most": max(ratios), "masks": len(ratios)}
-            print(f"{rival} / {own}, directions together: geometric mean {mean:.3f} over "
-                  f"{len(ratios)} masks ({min(ratios):.3f} .. {max(ratios):.3f})")
-
-
-def summarise_etas(rows, own, means):
-    for direction in ("forward", "backward"):
-        etas = [r["contenders"][own]["eta"] for r in rows if own in r["contenders"] and r["direction"] == direction]
-        if etas:
-            mean = means[f"eta_{direction}_{own}"] = geometric_mean(etas)
-            many, few = means[f"share_of_full_{direction}_{own}"] = shares_of_full(rows, direction, own)
-            print(f"eta {direction}, {own}: geometric mean {mean:.3f}, least {min(etas):.3f}"
-                  + (f"; of full's, least where {MANY_TILES} tiles or more a row {many:.3f}" if many is not None else "")
-                  + (f"; where fewer {few:.3f}" if few is not None else ""))
-
-
-def print_means(rows):
-    """The last lines; returned for the JSON file too."""
-    means = {"record": "means"}
-    for own in ("ours", "sm80"):
-        compare_with_rivals(rows, own, means)
-        summarise_etas(rows, own, means)
-    return means

@@ -3,6 +3,8 @@
 usage: test_gpu_bench.py LIBRARY
 """
 
+import contextlib
+import io
 import os
 import sys
 import unittest
@@ -13,7 +15,7 @@ try:
     import numpy as np
     import torch
 
-    from gpu import check, masks, modes, report
+    from gpu import check, masks, modes, summary
     from gpu.library import FlashmaskError, Library
     from gpu.ours import Ours
 except ImportError as missing:
@@ -92,20 +94,49 @@ class GpuBench(unittest.TestCase):
         self.assertAlmostEqual(found["constant_ms"], 3)
         self.assertLess(found["worst"], 1e-9)
 
-    def test_means_compare_masks_that_both_ran(self):
-        def row(mask, direction, **ms):
-            return {"length": 1, "mask": mask, "direction": direction, "contenders": {k: {"median_ms": v} for k, v in ms.items()}}
+    def row(self, mask, direction, tiles=64, **times):
+        contenders = {who.replace("_", "+"): {"median_ms": ms, "eta": 0.8 / ms, "eta_fixed": 0.4 / ms} for who, ms in times.items()}
+        return {"length": 1, "mask": mask, "direction": direction, "tiles_per_row": tiles, "contenders": contenders}
 
-        rows = [row("a", "forward", ours=1, flex=3), row("a", "backward", ours=1, flex=5), row("b", "forward", ours=2)]
-        self.assertEqual(report.compare(rows, "flex"), [4])
+    def test_summary_compares_masks_that_both_ran(self):
+        rows = [self.row("causal", "forward", ours=1, sm80=2, flex=3, flash=2),
+                self.row("causal", "backward", ours=1, sm80=2, flex=5),
+                self.row("document", "forward", ours=2, sm80=8, flex=24), self.row("chat_pack", "forward", ours=1, flex=7)]
+        ours, sm80 = summary.summarise(rows)
+        self.assertEqual((ours["own"], sm80["own"]), ("ours", "sm80"))
+        flex = ours["ratios"]["flex, masks"]
+        self.assertAlmostEqual(flex["forward"]["geometric_mean"], 6)
+        self.assertEqual((flex["forward"]["least"], flex["forward"]["most"], flex["forward"]["masks"]), (3, 12, 2))
+        self.assertEqual((flex["together"]["least"], flex["together"]["masks"]), (4, 1))
+        self.assertEqual(ours["ratios"]["flex, chat_pack"].keys(), {"forward"})
+        self.assertEqual(ours["ratios"]["flash, full, causal"]["forward"]["least"], 2)
+        self.assertEqual(sm80["ratios"]["flex, masks"]["forward"]["most"], 3)
+        self.assertNotIn("flex, chat_pack", sm80["ratios"])
 
-    def test_shares_of_full_go_by_the_length_of_rows(self):
-        rows = [{"length": length, "mask": mask, "tiles_per_row": tiles, "direction": "forward", "contenders": {"ours": {"eta": eta}}}
-                for length, mask, tiles, eta in ((1, "full", 64, 0.5), (1, "a", 16, 0.4), (1, "b", 15, 0.3), (2, "b", 99, 0.1))]
-        many, few = report.shares_of_full(rows, "forward")
-        self.assertAlmostEqual(many, 0.8)
-        self.assertAlmostEqual(few, 0.6)
-        self.assertEqual(report.shares_of_full(rows, "backward"), [None, None])
+    def test_summary_finds_the_least_eta_of_each_class(self):
+        rows = [self.row("full", "forward", ours=1), self.row("causal", "forward", 16, ours=2),
+                self.row("document", "forward", 17, ours=4),
+                self.row("share_question", "forward", 15.9, ours=5), self.row("sliding_window", "forward", 7, ours=8),
+                self.row("code_pack", "forward", 50, ours=10)]
+        (record,) = summary.summarise(rows)
+        found = record["eta"]["forward"]
+        self.assertEqual(list(found), list(summary.CLASSES))
+        self.assertEqual([c["masks"] for c in found.values()], [1, 2, 1, 1, 1])
+        self.assertEqual([c["eta"]["mask"] for c in found.values()],
+                         ["full", "document", "share_question", "sliding_window", "code_pack"])
+        self.assertAlmostEqual(found["16 tiles a row or more"]["of_full"]["value"], 1 / 4)
+        self.assertAlmostEqual(found["packs"]["eta_fixed"]["value"], 0.04)
+        self.assertEqual(record["mean_eta"]["forward"]["masks"], 5)
+        self.assertNotIn("backward", record["eta"])
+
+    def test_summary_prints_what_was_measured_alone(self):
+        for rows in ([], [self.row("causal", "forward", flex=1)], [self.row("causal", "backward", ours=1)],
+                     [self.row("chat_pack", "forward", ours=1, varlen=2)], [self.row("full", "forward", ours=1, ours_plan=2)]):
+            text = io.StringIO()
+            with contextlib.redirect_stdout(text):
+                for record in summary.summarise(rows):
+                    summary.print_summary(record)
+            self.assertEqual(bool(text.getvalue()), any("ours" in r["contenders"] for r in rows))
 
 
 if __name__ == "__main__":
