@@ -4,6 +4,9 @@ set(FM_CUDA_SOURCES src/cuda/backend_stub.c)
 set(FM_CUDA_OBJECTS "")
 set(FM_CUDA_LIBRARIES "")
 set(FM_CUDA_TOOLKIT_NEEDED 12.4)
+# Earlier ones make right kernels of which a few are slower: ptxas 12.4 spills 4 to 56 bytes in two kernels for every GPU at head dim 128
+# on 9.0, that of 12.5 serialises the forward kernel for sm_90a with softcap. 12.6, 12.8, 12.9 and 13.0 do neither.
+set(FM_CUDA_STRICT_TOOLKIT 12.6)
 
 if(NOT FM_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "FM_CUDA is '${FM_CUDA}', needs AUTO, ON or OFF")
@@ -43,21 +46,30 @@ if(FM_CUDA_ARCHITECTURES MATCHES "90|native|all")
 endif()
 message(STATUS "CUDA backend: toolkit ${CUDAToolkit_VERSION}, architectures ${FM_CUDA_ARCHITECTURES}, head dims ${FM_HEAD_DIMS}")
 
-# fm_cuda_object(NAME SOURCE DEFINITIONS...): one object of kernels; register spills are errors.
+set(FM_CUDA_STRICT ON)
+if(CUDAToolkit_VERSION VERSION_LESS FM_CUDA_STRICT_TOOLKIT)
+  set(FM_CUDA_STRICT OFF)
+endif()
+
+# fm_cuda_object(NAME SOURCE DEFINITIONS...): one object of kernels; register spills are errors with a strict toolkit.
 function(fm_cuda_object name source)
   add_library(${name} OBJECT ${source})
   set_target_properties(${name} PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_VISIBILITY_PRESET hidden)
   target_include_directories(${name} PRIVATE include src)
   target_compile_definitions(${name} PRIVATE ${ARGN})
-  target_compile_options(${name} PRIVATE "SHELL:-Xptxas -warn-spills,-Werror" "SHELL:-Xcompiler -fno-exceptions")
+  target_compile_options(${name} PRIVATE "SHELL:-Xptxas -warn-spills$<$<BOOL:${FM_CUDA_STRICT}>:,-Werror>"
+                                         "SHELL:-Xcompiler -fno-exceptions")
   set(FM_CUDA_OBJECTS ${FM_CUDA_OBJECTS} $<TARGET_OBJECTS:${name}> PARENT_SCOPE)
 endfunction()
 
-# The same of instructions that sm_90a alone has; serialised products are errors too.
+# The same of instructions that sm_90a alone has; serialised products are errors too then.
 function(fm_sm90_object name source)
   fm_cuda_object(${name} ${source} ${ARGN})
-  set(launcher sh ${PROJECT_SOURCE_DIR}/cmake/refuse_serialised.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
-  set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES 90a-real CUDA_COMPILER_LAUNCHER "${launcher}")
+  set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES 90a-real)
+  if(FM_CUDA_STRICT)
+    set(launcher sh ${PROJECT_SOURCE_DIR}/cmake/refuse_serialised.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
+    set_target_properties(${name} PROPERTIES CUDA_COMPILER_LAUNCHER "${launcher}")
+  endif()
   set(FM_CUDA_OBJECTS ${FM_CUDA_OBJECTS} PARENT_SCOPE)
 endfunction()
 
