@@ -15,7 +15,7 @@ bench.jsonl, all logs in gpu.log beside them. Exits with 1 if anything failed.
 
 parts, all by default:
   tests      the programs of tests/cuda, several at a time, and conformance with the kernels for GPUs with little shared memory
-  sanitize   compute-sanitizer's memcheck and racecheck on a few small conformance cases
+  sanitize   compute-sanitizer's memcheck, racecheck and synccheck on a few small conformance cases
   bench      bench/gpu_bench.py
 
 options:
@@ -222,7 +222,7 @@ run_sanitizers() {
         record sanitize 'compute-sanitizer is missing' skipped 0
         return 0
     fi
-    for tool in memcheck racecheck; do
+    for tool in memcheck racecheck synccheck; do
         attempt sanitize "$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$programs/test_cuda_conformance" small 0 "$draws" &
         attempt sanitize "$tool.compact" env FLASHMASK_CUDA_COMPACT=1 compute-sanitizer --tool "$tool" --error-exitcode 9 \
             "$programs/test_cuda_conformance" small 1000 "$draws" &
