@@ -148,7 +148,7 @@ class Bench:
             "record": "case", "mask": name, "length": self.length, "batch": batch, "heads": a.heads, "heads_kv": a.kv_heads,
             "head_dim": a.head_dim, "dtype": a.dtype, "density": case.density, "tile_efficiency": case.tile_efficiency,
             "tiles_per_row": case.tiles_per_row, "own_tiles": case.own_tiles, "product_tflops": measured.product_rate,
-            "sm_clock_mhz": measured.clock, "about": {who: c.about for who, c in contenders.items() if who not in ("ours", "sm80")},
+            "sm_clock_mhz": measured.clock, "about": {who: c.about for who, c in contenders.items()},
             "failures": failures, "errors": {who: errors for who, (errors, _) in checks.items()}, "agrees": good,
         }
         flops = 4.0 * a.head_dim * case.pairs_of(batch, a.heads)

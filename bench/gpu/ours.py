@@ -70,6 +70,9 @@ class Ours:
                                             stream=stream())
         self.workspaces = [self.give_workspace("fm_attention_forward_workspace", self.forward_args),
                            self.give_workspace("fm_attention_backward_workspace", self.backward_args)]
+        self.about = {f"{name}_workspace_bytes": w.numel() for name, w in zip(("forward", "backward"), self.workspaces)}
+        if q.is_cuda:
+            self.about["plan_bytes"] = self.plan.buffer.numel()
 
     def give_workspace(self, name, arguments):
         size = ctypes.c_size_t()
