@@ -112,6 +112,22 @@ static void no_skip_changes_no_bit_where_weights_round_to_0(void **state) {
     }
 }
 
+/* Steps that are weighed again, because a row's scores rise far above its first ones. */
+static void no_skip_changes_no_bit_where_scores_rise(void **state) {
+    (void)state;
+    static const int64_t dims[] = {64, 96, 128, 192, 256};
+    test_random random = {10};
+    for (int i = 0; i < 10; i++) {
+        attention_case c = simple_case(1, 330 + 17 * i, 1100, 2, 1, device_head_dim(dims[i % 5]));
+        c.dtype = FM_BF16;
+        c.scale = (float)(1 << i / 2);
+        c.causal = i % 2 == 1;
+        c.mask = i < 5 ? device_blocks(&random, c.rows, c.columns, 0.3) : NULL;
+        assert_one_kind(&c, &random);
+        fm_mask_free((fm_mask *)c.mask);
+    }
+}
+
 /* ---- repeats --------------------------------------------------------------------------------------------------------- */
 
 static void assert_bytes(const attention_results *a, const attention_results *b, int results) {
@@ -291,6 +307,7 @@ int main(void) {
         cmocka_unit_test(no_skip_changes_no_bit_over_many_tiles),
         cmocka_unit_test(no_skip_changes_no_bit_where_adjacent_lines_see_unlike_tiles),
         cmocka_unit_test(no_skip_changes_no_bit_where_weights_round_to_0),
+        cmocka_unit_test(no_skip_changes_no_bit_where_scores_rise),
         cmocka_unit_test(twenty_runs_have_equal_bits),
         cmocka_unit_test(two_hundred_deterministic_runs_under_load_have_equal_bits),
         cmocka_unit_test(fifty_deterministic_runs_of_a_shared_question_have_equal_bits),

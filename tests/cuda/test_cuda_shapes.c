@@ -196,6 +196,35 @@ static void every_head_dim_forward_and_backward(void **state) {
     }
 }
 
+/* Kernels may keep the base that the first keys of a row give it: here later ones weigh 2^40 times as much, and overflow. */
+static void scores_that_rise_far_above_those_of_the_first_keys(void **state) {
+    (void)state;
+    static const int64_t dims[] = {64, 128, 72, 96, 192, 256};
+    test_random random = {16};
+    for (int i = 0; i < 12; i++) {
+        attention_case c = device_half_case(1, 190 + 13 * i, 400 + 37 * i, 4, 2, dims[i % 6]);
+        c.dtype = i < 10 ? FM_BF16 : FM_F16;
+        c.scale = (i % 4 == 3 ? -1.0f : 1.0f) * (float)(1 << i / 3);
+        c.softcap = i % 5 == 4 ? 300.0f : 0.0f;
+        c.causal = i % 2 == 1;
+        c.mask = i % 3 == 0 ? NULL : random_mask(&random, (fm_mask_shape){1, 2, c.rows, c.columns}, i % 7 + 1, NULL);
+        attention_inputs in = attention_inputs_make(&c, &random), wide = attention_inputs_widen(&c, &in);
+        const attention_run_options reference = {.backend = FM_BACKEND_REFERENCE};
+        attention_results oracle = attention_run(&c, &wide, reference), plain = attention_run(&c, &in, reference);
+        for (int way = 0; way < DEVICE_WAYS; way++) {
+            attention_results ours = device_run_way(&c, &in, way);
+            attention_assert_result_close(&c, &ours, &plain, &oracle, RESULT_OUTPUT);
+            attention_assert_result_close(&c, &ours, &plain, &oracle, RESULT_LSE);
+            attention_results_free(&ours);
+        }
+        attention_results_free(&oracle);
+        attention_results_free(&plain);
+        attention_inputs_free(&in);
+        attention_inputs_free(&wide);
+        fm_mask_free((fm_mask *)c.mask);
+    }
+}
+
 /* Any subset of the gradients has the bits of the whole; the others stay as they were. */
 static void gradients_that_are_not_wanted_are_left_out(void **state) {
     (void)state;
@@ -231,6 +260,7 @@ int main(void) {
         cmocka_unit_test(lengths_around_the_tile_and_every_count_of_intervals),
         cmocka_unit_test(bounds_on_and_beside_the_edges_of_tiles),
         cmocka_unit_test(adjacent_lines_that_see_unlike_tiles),
+        cmocka_unit_test(scores_that_rise_far_above_those_of_the_first_keys),
         cmocka_unit_test(any_ratio_of_heads_with_masks_per_key_head),
         cmocka_unit_test(masks_of_their_own_for_many_items_and_heads),
         cmocka_unit_test(seventy_thousand_items_and_seventy_thousand_heads),

@@ -23,8 +23,9 @@
  *            tensor cores   S0         S1|O0        S2|O1        ...   O(n-1)
  *            other units       soft 0        soft 1       soft 2 ...          store
  *            sender         K0 Q  K1 V0  K2 V1  ...  K(n-1) V(n-2)  V(n-1) | next item: K0 Q ...
- *          soft: [softcap] [mask] max [move base] exp, all under O of the step before; then P is packed. Where a team does not see a
- *          step between two that it sees, O is finished before and the next one starts like the first.
+ *          soft: [softcap] [mask] [max, move base] exp, all under O of the step before; then P is packed. Where a team does not see a
+ *          step between two that it sees, O is finished before and the next one starts like the first. In bf16 only the first keys that
+ *          a row sees are searched for a maximum (weigh); a step that leaves the range is done again (forward_again.cuh).
  * Masks    full halves run no mask code. Of others lane l reads the bounds of keys 2 l and 2 l + 1 while S is computed, turns them into
  *          words of the warp's 16 rows, and accumulators get their columns' words by shuffles: one test an element whatever the number of
  *          intervals. Hidden keys weigh 0 and a hidden step moves nothing, so full, partial and narrow steps, and no_skip, give the same
@@ -32,7 +33,7 @@
 #include "cuda/launch_kernel.cuh"
 #include "cuda/ptx/setmaxnreg.cuh"
 #include "cuda/ptx/wgmma.cuh"
-#include "cuda/sm90/forward_consumer.cuh"
+#include "cuda/sm90/forward_again.cuh"
 #include "cuda/tile/store_rows.cuh"
 
 /* ---- products ---- */
@@ -104,25 +105,30 @@ static __device__ __forceinline__ void take_scores(const consumer *x, float (&S)
     release_key(x, at);
 }
 
-/* A step and the one before it. */
-typedef struct forward_pair {
-    uint32_t before, next;
-    ring_place at; /* of next */
-} forward_pair;
+/* What a team does next. Made while S of the step before is computed, so that little stands between a softmax and the next products. */
+typedef struct forward_todo {
+    uint32_t before, next;     /* steps; before is STEP_NONE where a run begins, next 0 where it ends */
+    ring_place before_at;      /* place of V of `before`; K of `next` is at x->at */
+    uint64_t key;              /* descriptor of it */
+    uint32_t is_seen, is_wide; /* next */
+} forward_todo;
 
-/* In the team's turn: S of the step `next`, whose place is `at`, and P V of the one before; STEP_NONE: none. */
+static __device__ __forceinline__ forward_todo todo_of(const consumer *x, uint32_t before, uint32_t next, ring_place before_at) {
+    const uint32_t classes = step_classes(next, x->team);
+    return forward_todo{before, next, before_at, key_descriptor(x, x->at), sees(classes), HALVES == 1 || is_wide(classes)};
+}
+
+/* In the team's turn: S of the step `next` and P V of the one before. */
 template <int BLOCKS>
 static __device__ __forceinline__ void start_products(float (&S)[1][BLOCKS][4], const consumer *x, forward_rows *rows,
-                                                      const forward_weights &P, forward_pair pair) {
-    uint64_t key = key_descriptor(x, pair.at), value = value_descriptor(x, x->at);
-    wait_key(x, pair.at);
-    asm volatile("" : "+l"(key), "+l"(value)); /* ready before the turn comes */
+                                                      const forward_weights &P, const forward_todo *todo) {
+    wait_key(x, x->at);
     turn_take(x);
     ptx_wgmma_fence();
-    start_scores(S, x, step_classes(pair.next, x->team), key);
-    if (pair.before != STEP_NONE) {
-        wait_value(x, x->at);
-        start_output(rows, P, step_classes(pair.before, x->team), value);
+    start_scores(S, x, step_classes(todo->next, x->team), todo->key);
+    if (todo->before != STEP_NONE) {
+        wait_value(x, todo->before_at);
+        start_output(rows, P, step_classes(todo->before, x->team), value_descriptor(x, todo->before_at));
     } else {
         ptx_wgmma_fence();
         ptx_wgmma_commit(); /* an empty group, so that all but the last one are S */
@@ -130,65 +136,61 @@ static __device__ __forceinline__ void start_products(float (&S)[1][BLOCKS][4], 
     turn_pass(x);
 }
 
-/* Both products, the softmax of `next` between their ends. */
+/* Both products, the softmax of `next` between their ends. Returns whether it is the item's last step. */
 template <bool CAPPED, int BLOCKS>
-static __device__ __forceinline__ forward_step do_step(consumer *x, forward_rows *rows, forward_weights &P, uint32_t before,
-                                                       uint32_t next) {
-    const ring_place at = before == STEP_NONE ? x->at : ring_after(x->at);
+static __device__ __forceinline__ bool do_step(consumer *x, forward_rows *rows, forward_weights &P, forward_todo *todo) {
+    const forward_todo now = *todo;
+    const ring_place at = x->at;
     float(&O)[SUMS] = reinterpret_cast<float(&)[SUMS]>(rows->O);
     float S[1][BLOCKS][4];
-    start_products(S, x, rows, P, forward_pair{before, next, at});
+    start_products(S, x, rows, P, &now);
     const forward_step step = read_step(x, at);
-    const mask_rows words = make_mask<BLOCKS>(x, next);
+    x->at = ring_after(at);
+    *todo = todo_of(x, now.next, step.next, at);
+    asm volatile("" : "+r"(x->at.stage), "+r"(x->at.phase), "+l"(todo->key)); /* here, not behind the softmax */
+    asm volatile("" : "+r"(todo->is_seen), "+r"(todo->is_wide));
+    rows->words = make_mask<BLOCKS>(x, now.next);
     ptx_wgmma_wait<1>();
     take_scores(x, S, at, (step.flags & FLAG_LAST) != 0);
-    const bool moves = weigh<CAPPED>(S, rows, x, has_partial(step_classes(next, x->team)), words);
+    weigh<CAPPED>(S, rows, x, has_partial(step_classes(now.next, x->team)));
     ptx_wgmma_ready(reinterpret_cast<float(&)[4 * BLOCKS]>(S)); /* else the softmax sinks below this wait */
     ptx_wgmma_wait<0>();
     ptx_wgmma_ready(O);
-    if (before != STEP_NONE) {
-        release_value(x, x->at);
+    if (now.before != STEP_NONE) {
+        release_value(x, now.before_at);
     }
     pack(P, S);
-    if (moves) {
+    if (rows->moves) {
         rescale_output(rows);
     }
-    x->at = at;
-    return step;
+    return (step.flags & FLAG_LAST) != 0;
 }
 
-/* Steps in a row that the team sees, from `step` on; returns the last of them. */
-template <bool CAPPED>
-static __device__ __forceinline__ forward_step run_steps(consumer *x, forward_rows *rows, forward_step step) {
+/* Steps in a row that the team sees, from `step` on; returns whether the item's last one was among them. */
+template <bool CAPPED> static __device__ __forceinline__ bool run_steps(consumer *x, forward_rows *rows, uint32_t step) {
     forward_weights P = {0};
-    uint32_t before = STEP_NONE, next = step.what;
-    for (;;) {
-        const uint32_t classes = step_classes(next, x->team);
-        if (HALVES == 1 || is_wide(classes)) {
-            step = do_step<CAPPED, KEY_BLOCKS>(x, rows, P, before, next);
+    forward_todo todo = todo_of(x, STEP_NONE, step, x->at);
+    float(&O)[SUMS] = reinterpret_cast<float(&)[SUMS]>(rows->O);
+    bool is_last;
+    do {
+        if (todo.is_wide) {
+            is_last = do_step<CAPPED, KEY_BLOCKS>(x, rows, P, &todo);
         } else {
-            step = do_step<CAPPED, HALF_BLOCKS>(x, rows, P, before, next);
+            is_last = do_step<CAPPED, HALF_BLOCKS>(x, rows, P, &todo);
         }
-        if (step.flags & FLAG_LAST) {
-            break;
+        if (__builtin_expect(rows->is_beyond, 0)) {
+            ptx_wgmma_wait<0>(); /* done already, but else ptxas serialises all products (C7515) */
+            ptx_wgmma_ready(O);
+            weigh_again<CAPPED>(x, rows, P, todo.before);
+            rescale_output(rows);
         }
-        before = step.what;
-        next = step.next;
-        if (next == STEP_NONE) {
-            wait_key(x, ring_after(x->at));
-            next = read_step(x, ring_after(x->at)).what;
-        }
-        if (!sees(step_classes(next, x->team))) {
-            break;
-        }
-    }
-    wait_value(x, x->at);
-    start_output(rows, P, step_classes(step.what, x->team), value_descriptor(x, x->at));
+    } while (todo.is_seen);
+    wait_value(x, todo.before_at);
+    start_output(rows, P, step_classes(todo.before, x->team), value_descriptor(x, todo.before_at));
     ptx_wgmma_wait<0>();
-    ptx_wgmma_ready(reinterpret_cast<float(&)[SUMS]>(rows->O));
-    release_value(x, x->at);
-    x->at = ring_after(x->at);
-    return step;
+    ptx_wgmma_ready(O);
+    release_value(x, todo.before_at);
+    return is_last;
 }
 
 /* Scale < 0: the team's rows of Q change sign, which is exact, and all that follows has |scale|. */
@@ -255,12 +257,13 @@ template <bool CAPPED> static __device__ __forceinline__ void consume(consumer *
             negate_query(x);
         }
         for (;;) {
+            bool is_last = (step.flags & FLAG_LAST) != 0;
             if (sees(step_classes(step.what, x->team))) {
-                step = run_steps<CAPPED>(x, &rows, step);
+                is_last = run_steps<CAPPED>(x, &rows, step.what);
             } else {
-                skip_step(x, (step.flags & FLAG_LAST) != 0);
+                skip_step(x, is_last);
             }
-            if (step.flags & FLAG_LAST) {
+            if (is_last) {
                 break;
             }
             wait_key(x, x->at);
@@ -285,8 +288,8 @@ static __device__ __forceinline__ void init_barriers(forward_tail *tail) {
         ptx_mbarrier_init(ptx_shared_address(&tail->query_empty[i]), CONSUMER_WARPS);
     }
     for (int i = 0; i < 2; i++) {
-        ptx_mbarrier_init(ptx_shared_address(&tail->part_full[i]), 1);
-        ptx_mbarrier_init(ptx_shared_address(&tail->part_empty[i]), 1);
+        ptx_mbarrier_init(ptx_shared_address(&tail->part_full[i]), 32);
+        ptx_mbarrier_init(ptx_shared_address(&tail->part_empty[i]), 32);
     }
     ptx_mbarrier_fence_init();
 }
@@ -301,7 +304,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) {
         init_barriers(tail);
     }
-    __syncthreads();
+    ptx_bar_block();
     if (threadIdx.x < TEAM_THREADS) {
         ptx_registers_give<PRODUCER_REGISTERS>();
         producer x = {&p, &maps, shared, tail, {0, 0}, {0, 0}};

@@ -20,8 +20,10 @@ enum {
     HALF_SCORES = FM_PLAN_BLOCK / 2,
     SUMS = D / 2,
     TURN_BARRIER = 1, /* + team */
-    TEAM_BARRIER = 3  /* + team */
+    TEAM_BARRIER = 3, /* + team */
+    LAZY = FM_IS_BF16 /* bases are set once, see weigh */
 };
+#define LAZY_LIMIT 0x1p40f /* of a lane's l */
 static_assert(TEAM_THREADS * PRODUCER_REGISTERS + TEAMS * TEAM_THREADS * CONSUMER_REGISTERS <= 65536 / THREADS / 8 * 8 * THREADS,
               "more registers than the launch got would hang in setmaxnreg");
 
@@ -29,10 +31,14 @@ static_assert(TEAM_THREADS * PRODUCER_REGISTERS + TEAMS * TEAM_THREADS * CONSUME
 typedef struct forward_rows {
     float O[1][DIM_BLOCKS][4];
     float base[2], l[2], rescale[2];
-    bool is_coarse; /* softmax_is_coarse(base) */
+    float l_before[2]; /* l before the step in work */
+    mask_rows words;   /* of that step, if it is partial */
+    bool moves;        /* O is to be multiplied by rescale */
+    bool is_beyond;    /* weigh_again is to follow */
+    bool is_coarse;    /* LAZY 0: softmax_is_coarse(base) */
+    bool is_new;       /* LAZY 1: a row of the warp has seen nothing yet */
 } forward_rows;
 
-typedef float forward_scores[1][KEY_BLOCKS][4];
 typedef uint32_t forward_weights[SCORES / 2];
 
 /* What a launch adds to its problem. */
@@ -60,8 +66,12 @@ static __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_s
 static __device__ __forceinline__ void wait_key(const consumer *x, ring_place at) {
     ptx_mbarrier_wait(TAIL_BARRIER(x, key_full, at.stage), at.phase);
 }
+/* By lane 0, which also gives the place back: no other lane's read is to be ordered before that. */
 static __device__ __forceinline__ forward_step read_step(const consumer *x, ring_place at) {
-    const forward_step step = x->tail->step[at.stage];
+    forward_step step = {0, 0, 0};
+    if (threadIdx.x % 32 == 0) {
+        step = x->tail->step[at.stage];
+    }
     return forward_step{uniform(step.what), uniform(step.flags), uniform(step.next)};
 }
 
@@ -211,32 +221,50 @@ template <int BLOCKS> static __device__ __forceinline__ void find_highest(const 
     }
 }
 
-/* Scores become weights and go into l; whether O is to be multiplied by rescale. */
+/* Moves bases that scores beat; with LAZY only of rows that have none. */
+static __device__ __forceinline__ void move_bases(forward_rows *rows, float (&highest)[2], float c) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        highest[r] = LAZY && rows->base[r] > SOFTMAX_LOWEST ? -INFINITY : highest[r];
+    }
+    rows->moves = softmax_moves(rows->base, highest, c);
+    if (rows->moves) {
+        softmax_move(rows->base, highest, c, rows->rescale);
+        rows->l[0] *= rows->rescale[0];
+        rows->l[1] *= rows->rescale[1];
+        rows->is_coarse = !LAZY && softmax_is_coarse(rows->base);
+        rows->is_new = __any_sync(ALL_LANES, fminf(rows->base[0], rows->base[1]) <= SOFTMAX_LOWEST);
+    }
+}
+
+/* Scores become weights and go into l.
+ *
+ * Looking for the highest score of each step would be a fifth of a full step's instructions. A bfloat16 has the range of a float, so a row
+ * may keep the base that the first keys it sees give it: weights are then as exact as with any other base, as long as they are finite.
+ * LAZY does so; where l passes LAZY_LIMIT, 28 in natural units above the first keys, weigh_again does the step once more with a
+ * higher base. Halves of a step that are hidden add 0 to l and decide nothing. */
 template <bool CAPPED, int BLOCKS>
-static __device__ __forceinline__ bool weigh(float (&S)[1][BLOCKS][4], forward_rows *rows, const consumer *x, bool is_partial,
-                                             mask_rows words) {
+static __device__ __forceinline__ void weigh(float (&S)[1][BLOCKS][4], forward_rows *rows, const consumer *x, bool is_partial) {
     float c = CAPPED ? 1.0f : x->launch->factor, highest[2], base[2];
     if (CAPPED) {
         softmax_cap(S, x->launch->capping);
     }
     if (is_partial) {
-        hide(S, words);
+        hide(S, rows->words);
     }
-    find_highest(S, highest);
-    const bool moves = softmax_moves(rows->base, highest, c);
-    if (moves) {
-        softmax_move(rows->base, highest, c, rows->rescale);
-        rows->l[0] *= rows->rescale[0];
-        rows->l[1] *= rows->rescale[1];
-        rows->is_coarse = softmax_is_coarse(rows->base);
+    rows->moves = false;
+    if (!LAZY || rows->is_new) {
+        find_highest(S, highest);
+        move_bases(rows, highest, c);
     }
-    if (__builtin_expect(rows->is_coarse, 0)) {
+    if (__builtin_expect(!LAZY && rows->is_coarse, 0)) {
         softmax_cut(S, rows->base, c);
         c = 1.0f;
     }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        base[r] = rows->is_coarse ? 0.0f : rows->base[r];
+        base[r] = !LAZY && rows->is_coarse ? 0.0f : rows->base[r];
+        rows->l_before[r] = rows->l[r];
 #pragma unroll
         for (int n = 0; n < BLOCKS; n++) {
             float *pair = S[0][n] + 2 * r;
@@ -245,7 +273,7 @@ static __device__ __forceinline__ bool weigh(float (&S)[1][BLOCKS][4], forward_r
             rows->l[r] += pair[0] + pair[1];
         }
     }
-    return moves;
+    rows->is_beyond = LAZY && __any_sync(ALL_LANES, fmaxf(rows->l[0], rows->l[1]) > LAZY_LIMIT);
 }
 
 /* a of ptx_wgmma_rs, from the accumulators of S. */
@@ -267,7 +295,9 @@ static __device__ __forceinline__ void zero_rows(forward_rows *rows) {
         rows->l[r] = 0.0f;
         rows->rescale[r] = 1.0f;
     }
+    rows->moves = false;
     rows->is_coarse = false;
+    rows->is_new = true;
 }
 
 static __device__ __forceinline__ void rescale_output(forward_rows *rows) {

@@ -51,10 +51,7 @@ static __device__ __forceinline__ forward_part *part_open(const producer *x, uin
     return &x->tail->part[n & 1];
 }
 static __device__ __forceinline__ void part_close(const producer *x, uint32_t n) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-        ptx_mbarrier_arrive(TAIL_BARRIER(x, part_full, n & 1));
-    }
+    ptx_mbarrier_arrive(TAIL_BARRIER(x, part_full, n & 1));
 }
 
 /* Parts of an item that hold a visible tile, or one part if there is none; returns the number of the next part. */
@@ -217,7 +214,7 @@ static __device__ __forceinline__ void send_part(producer *x, const forward_part
         if (is_step) {
             next = walk_next(&walk, part);
             const bool is_last = next == STEP_NONE && (flags & PART_LAST);
-            send_keys(x, forward_step{what, is_last ? FLAG_LAST : 0u, next}, part);
+            send_keys(x, forward_step{what, is_last ? FLAG_LAST : 0u, next == STEP_NONE ? 0 : next}, part);
         } else if (!(flags & PART_LAST)) {
             break;
         }
@@ -244,14 +241,11 @@ static __device__ __forceinline__ void send(producer *x) {
             break;
         }
         send_part(x, part, &before, &items);
-        __syncwarp();
-        if (threadIdx.x == 0) {
-            ptx_mbarrier_arrive(TAIL_BARRIER(x, part_empty, n & 1));
-        }
+        ptx_mbarrier_arrive(TAIL_BARRIER(x, part_empty, n & 1));
     }
     ptx_mbarrier_wait(TAIL_BARRIER(x, key_empty, x->key.stage), x->key.phase ^ 1);
     if (threadIdx.x == 0) {
-        x->tail->step[x->key.stage] = forward_step{0, FLAG_END, STEP_NONE};
+        x->tail->step[x->key.stage] = forward_step{0, FLAG_END, 0};
         ptx_mbarrier_arrive(TAIL_BARRIER(x, key_full, x->key.stage));
     }
 }

@@ -39,9 +39,9 @@ enum {
     FLAG_LAST = 1, /* of the item */
     FLAG_END = 2   /* no more items */
 };
-static const uint32_t STEP_NONE = 0xffffffff; /* no step, or not known yet */
-/* next: `what` of the step after this one, which consumers then need not wait for to know what to do; STEP_NONE where it is the first
- * of another part. */
+static const uint32_t STEP_NONE = 0xffffffff; /* no step */
+/* next: `what` of the step after this one, which consumers then need not wait for to know what to do; 0, which no team sees, after an
+ * item's last step and where the next one is the first of another part. */
 typedef struct forward_step {
     uint32_t what, flags, next;
 } forward_step;
@@ -71,7 +71,7 @@ typedef struct forward_part {
 typedef struct forward_tail {
     uint64_t key_full[STAGES], key_empty[STAGES], value_full[STAGES], value_empty[STAGES], query_full[QUERIES],
         query_empty[QUERIES];
-    uint64_t part_full[2], part_empty[2]; /* one arrival each */
+    uint64_t part_full[2], part_empty[2]; /* one arrival of each lane of the warp that is done */
     forward_part part[2];
     forward_item item[ITEM_PLACES];
     forward_step step[STAGES];
@@ -90,6 +90,9 @@ typedef struct ring_place {
     uint32_t stage, phase;
 } ring_place;
 static __device__ __forceinline__ ring_place ring_after(ring_place place) {
+    if (STAGES == 2) {
+        return ring_place{place.stage ^ 1, place.phase ^ place.stage};
+    }
     const bool wraps = place.stage == STAGES - 1;
     return ring_place{wraps ? 0 : place.stage + 1, place.phase ^ (uint32_t)wraps};
 }
