@@ -117,7 +117,8 @@ static bool may_take_sm90(const fm_problem *p) {
 
 static fm_status forward_workspace(const fm_problem *p, size_t *bytes) {
     FM_TRY(check_extents(p));
-    *bytes = may_take_sm90(p) ? FM_DEVICE_ALIGNMENT : 0;
+    const fm_sm90_extents extents = {p->batch, p->rows, p->columns, p->heads, p->head_dim_v};
+    *bytes = may_take_sm90(p) ? fm_sm90_forward_workspace(&extents) : 0;
     return FM_OK;
 }
 

@@ -86,12 +86,16 @@ FM_CUDA_DECLARE_BOTH(128)
 FM_CUDA_DECLARE_BOTH(192)
 FM_CUDA_DECLARE_BOTH(256)
 
-/* sm90/forward.c: the forward kernel for Hopper. False where device, build or tensors do not allow it, and nothing was launched; else
- * *error is a cudaError_t. workspace: 4 bytes, whatever they hold. */
+/* sm90/forward.c: the forward kernel for Hopper. The first function says how many bytes place->workspace needs, whatever they hold.
+ * The second is false where device, build or tensors do not allow the kernel, and nothing was launched; else *error is a cudaError_t. */
 typedef struct fm_sm90_place {
     int32_t device;
     void *workspace, *stream;
 } fm_sm90_place;
+typedef struct fm_sm90_extents {
+    int64_t batch, rows, columns, heads, head_dim_v;
+} fm_sm90_extents;
+size_t fm_sm90_forward_workspace(const fm_sm90_extents *extents);
 bool fm_sm90_forward(const fm_cuda_problem *problem, fm_dtype dtype, const fm_sm90_place *place, int *error);
 
 /* f32 tensors, every head dim: FMA kernels. */

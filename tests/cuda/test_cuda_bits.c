@@ -100,6 +100,19 @@ static void no_skip_changes_no_bit_where_adjacent_lines_see_unlike_tiles(void **
     }
 }
 
+static void no_skip_changes_no_bit_where_keys_are_split(void **state) {
+    (void)state;
+    test_random random = {10};
+    for (int i = 0; i < 6; i++) {
+        attention_case c = simple_case(1 + i % 2, 1 + 90 * i, 2500 + 3000 * i, 2, 1, device_head_dim(i % 3 == 0 ? 192 : 128));
+        c.dtype = i % 2 == 0 ? FM_F16 : FM_BF16;
+        c.with_sinks = i % 2 == 1;
+        c.mask = random_mask(&random, (fm_mask_shape){1, 1, c.rows, c.columns}, i + 1, NULL);
+        assert_one_kind(&c, &random);
+        fm_mask_free((fm_mask *)c.mask);
+    }
+}
+
 /* Of f16 a weight below 2^-25 is 0, but not what it makes of a gradient: full tiles and partial ones must agree on it. */
 static void no_skip_changes_no_bit_where_weights_round_to_0(void **state) {
     (void)state;
@@ -308,6 +321,7 @@ int main(void) {
         cmocka_unit_test(no_skip_changes_no_bit_where_adjacent_lines_see_unlike_tiles),
         cmocka_unit_test(no_skip_changes_no_bit_where_weights_round_to_0),
         cmocka_unit_test(no_skip_changes_no_bit_where_scores_rise),
+        cmocka_unit_test(no_skip_changes_no_bit_where_keys_are_split),
         cmocka_unit_test(twenty_runs_have_equal_bits),
         cmocka_unit_test(two_hundred_deterministic_runs_under_load_have_equal_bits),
         cmocka_unit_test(fifty_deterministic_runs_of_a_shared_question_have_equal_bits),

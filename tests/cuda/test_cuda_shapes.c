@@ -109,6 +109,30 @@ static void one_row_and_one_key(void **state) {
     }
 }
 
+/* The keys of a group of rows are split among blocks; some splits see nothing, or nobody. */
+static void few_rows_beside_long_keys(void **state) {
+    (void)state;
+    static const int64_t shapes[][4] = {{1, 2048, 1, 1},   {1, 33001, 3, 1},  {7, 2049, 8, 2},   {64, 4100, 32, 4},
+                                        {130, 5000, 8, 8}, {300, 2300, 6, 3}, {1000, 3001, 2, 2}};
+    static const int64_t dims[] = {128, 64, 96, 192, 256};
+    test_random random = {13};
+    for (int i = 0; i < 3 * COUNT(shapes); i++) {
+        const int64_t *n = shapes[i % COUNT(shapes)];
+        attention_case c = device_half_case(1 + i % 2, n[0], n[1], n[2], n[3], dims[i % COUNT(dims)]);
+        c.dtype = i % 3 == 0 ? FM_F16 : FM_BF16;
+        c.with_sinks = i % 2 == 0;
+        c.with_grad_lse = i % 3 == 1;
+        c.softcap = i % 4 == 3 ? 3.0f : 0.0f;
+        c.f32_results = i % 5 == 4;
+        c.causal = i % 4 == 1;
+        assert_masked(c, 1 + i % 6, 1 + i % 2, i % 4 == 0 ? n[3] : 1, &random);
+    }
+    attention_case window = device_half_case(1, 5, 9000, 4, 1, 128); /* keys at the end alone */
+    window.causal = true;
+    window.window_left = 100;
+    device_assert_case(&window, &random);
+}
+
 /* Every result is written: zeros, and lse -inf for rows without keys. */
 static void nothing_at_all(void **state) {
     (void)state;
@@ -265,6 +289,7 @@ int main(void) {
         cmocka_unit_test(masks_of_their_own_for_many_items_and_heads),
         cmocka_unit_test(seventy_thousand_items_and_seventy_thousand_heads),
         cmocka_unit_test(one_row_and_one_key),
+        cmocka_unit_test(few_rows_beside_long_keys),
         cmocka_unit_test(nothing_at_all),
         cmocka_unit_test(nothing_visible_and_rows_that_see_nothing),
         cmocka_unit_test(bitmaps_of_many_intervals),

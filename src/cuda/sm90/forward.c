@@ -1,4 +1,5 @@
 /* Host side of the forward kernel of sm_90a: which calls it takes, its tensor maps and its launch. */
+#include "attention/problem.h"
 #include "cuda/sm90/launch.h"
 #include "cuda/variants.h"
 
@@ -6,6 +7,42 @@
 
 /* Steps are numbered in 24 bits. */
 static const int64_t MOST_COLUMNS = INT64_C(1) << 30;
+
+enum {
+    /* What fills a GPU of compute capability 9.0. Not a question to the device, so that results do not depend on it. */
+    FULL_BLOCKS = 132,
+    /* The second launch and the f32 sums cost about as much as ten steps of 128 keys. */
+    LEAST_SPLIT_COLUMNS = 2048,
+    LEAST_COLUMNS = 512
+};
+
+/* Items among which the keys of a group of rows are split. Batch items do not count, so that none depends on how many there are. */
+static int64_t count_splits(const fm_sm90_extents *x) {
+    const int64_t items = x->heads * fm_ceil_divide(x->rows, FM_PLAN_GROUP);
+    if (x->columns < LEAST_SPLIT_COLUMNS || items == 0 || x->batch > INT32_MAX / FULL_BLOCKS) {
+        return 1;
+    }
+    const int64_t most = x->columns / LEAST_COLUMNS;
+    return fm_clamp(FULL_BLOCKS / items, 1, most < FM_SM90_MOST_SPLITS ? most : FM_SM90_MOST_SPLITS);
+}
+
+/* The workspace: the counter, then the splits' arrays, each of them aligned. Returns its bytes; workspace NULL: no more than that. */
+static size_t lay_out(const fm_sm90_extents *x, char *workspace, fm_sm90_splits *splits) {
+    const int64_t count = count_splits(x), rows = count > 1 ? count * x->batch * x->heads * x->rows : 0;
+    const size_t row_bytes = (size_t)fm_ceil_divide(rows * 4, FM_DEVICE_ALIGNMENT) * FM_DEVICE_ALIGNMENT;
+    *splits = (fm_sm90_splits){.count = (int32_t)count};
+    if (workspace != NULL && count > 1) {
+        splits->base = (float *)(workspace + FM_DEVICE_ALIGNMENT);
+        splits->l = (float *)(workspace + FM_DEVICE_ALIGNMENT + row_bytes);
+        splits->output = (float *)(workspace + FM_DEVICE_ALIGNMENT + 2 * row_bytes);
+    }
+    return FM_DEVICE_ALIGNMENT + 2 * row_bytes + (size_t)(rows * x->head_dim_v) * sizeof(float);
+}
+
+size_t fm_sm90_forward_workspace(const fm_sm90_extents *extents) {
+    fm_sm90_splits splits;
+    return lay_out(extents, NULL, &splits);
+}
 
 typedef int (*kernel)(const fm_sm90_call *call);
 
@@ -36,7 +73,9 @@ bool fm_sm90_forward(const fm_cuda_problem *problem, fm_dtype dtype, const fm_sm
         !fm_sm90_make_maps(problem, dtype, &maps)) {
         return false;
     }
-    fm_sm90_call call = {problem, &maps, place->workspace, 0, place->stream};
+    fm_sm90_call call = {.problem = problem, .maps = &maps, .counter = place->workspace, .stream = place->stream};
+    const fm_sm90_extents extents = {problem->batch, problem->rows, problem->columns, problem->heads, problem->head_dim_v};
+    (void)lay_out(&extents, place->workspace, &call.splits);
     *error = (int)cudaDeviceGetAttribute(&call.processors, cudaDevAttrMultiProcessorCount, place->device);
     if (*error == cudaSuccess) {
         *error = launch(&call);

@@ -34,6 +34,7 @@
 #include "cuda/ptx/setmaxnreg.cuh"
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/sm90/forward_again.cuh"
+#include "cuda/sm90/forward_combine.cuh"
 #include "cuda/tile/store_rows.cuh"
 
 /* ---- products ---- */
@@ -222,6 +223,26 @@ static __device__ __forceinline__ void finish_rows(const fm_cuda_problem *p, con
     }
 }
 
+/* An item with a split of the keys: sums as they are, for forward_combine.cuh. */
+static __device__ __forceinline__ void store_split(const consumer *x, const forward_item *item, forward_rows *rows,
+                                                   int32_t row0) {
+    const fm_cuda_problem *p = x->p;
+    const fm_sm90_splits *splits = &x->launch->splits;
+    const int64_t first = (((int64_t)item->split * p->batch + item->batch) * p->heads + item->head) * p->rows;
+    const int32_t row = row0 + (int32_t)threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const float l = softmax_row_sum(rows->l[r]);
+        if (threadIdx.x % 4 == 0 && row + 8 * r < p->rows) {
+            splits->base[first + row + 8 * r] = rows->base[r];
+            splits->l[first + row + 8 * r] = l;
+        }
+        rows->l[r] = 1.0f;
+    }
+    const store_target target = {&x->launch->split_output, first * p->head_dim_v, row0, p->rows, p->head_dim_v, true};
+    store_pairs(&target, rows->O, rows->l);
+}
+
 static __device__ __forceinline__ void store_item(const consumer *x, forward_rows *rows) {
     const fm_cuda_problem *p = x->p;
     const forward_item item = *item_of(x);
@@ -232,6 +253,10 @@ static __device__ __forceinline__ void store_item(const consumer *x, forward_row
                                  .rows = p->rows,
                                  .dim = p->head_dim_v,
                                  .is_f32 = p->output_is_f32};
+    if (x->launch->splits.count > 1) {
+        store_split(x, &item, rows, target.row0);
+        return;
+    }
     finish_rows(p, &item, rows, target.row0 + (int32_t)threadIdx.x % 32 / 4);
     if (p->output_is_f32) {
         store_pairs(&target, rows->O, rows->l);
@@ -322,7 +347,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 extern "C" int FM_VARIANT(fm_sm90_forward)(const fm_sm90_call *call) {
     const fm_cuda_problem *p = call->problem;
-    const uint32_t items = (uint32_t)((int64_t)p->batch * p->heads * p->plan.row_lines.groups); /* fewer than 2^31 */
+    const uint32_t splits = (uint32_t)call->splits.count;
+    const uint32_t items = (uint32_t)((int64_t)p->batch * p->heads * p->plan.row_lines.groups * splits); /* fewer than 2^31 */
     uint32_t *counter = items > (uint32_t)call->processors ? call->counter : NULL;
     if (counter != NULL) {
         const cudaError_t error = cudaMemsetAsync(counter, 0, sizeof *counter, static_cast<cudaStream_t>(call->stream));
@@ -330,9 +356,19 @@ extern "C" int FM_VARIANT(fm_sm90_forward)(const fm_sm90_call *call) {
             return error;
         }
     }
-    forward_launch launch = {{items, counter}, softmax_factor(p->scale), softmax_capping_of(p->scale, p->softcap)};
+    forward_launch launch = {{items, counter, splits},
+                             softmax_factor(p->scale),
+                             softmax_capping_of(p->scale, p->softcap),
+                             call->splits,
+                             {call->splits.output, {0, p->head_dim_v, 0, 1}, true}};
     void *arguments[] = {const_cast<fm_cuda_problem *>(p), const_cast<fm_sm90_maps *>(call->maps), &launch};
     const launch_shape shape = {min((int64_t)items, (int64_t)call->processors), 1, THREADS, SHARED_BYTES};
     const void *kernel = p->softcap > 0.0f ? (const void *)forward_kernel<true> : (const void *)forward_kernel<false>;
-    return launch_kernel(kernel, shape, arguments, call->stream);
+    const int error = launch_kernel(kernel, shape, arguments, call->stream);
+    if (splits == 1 || error != cudaSuccess) {
+        return error;
+    }
+    void *combined[] = {const_cast<fm_cuda_problem *>(p), const_cast<fm_sm90_splits *>(&call->splits)};
+    const launch_shape rows = {(int64_t)p->batch * p->heads * p->rows, 1, COMBINE_THREADS, 0};
+    return launch_kernel((const void *)combine_kernel, rows, combined, call->stream);
 }

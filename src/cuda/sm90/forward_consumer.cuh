@@ -46,6 +46,8 @@ typedef struct forward_launch {
     item_source source;
     float factor; /* c of softmax.cuh */
     softmax_capping capping;
+    fm_sm90_splits splits;
+    fm_cuda_tensor split_output; /* of splits, rows of all heads one after another */
 } forward_launch;
 
 typedef struct consumer {

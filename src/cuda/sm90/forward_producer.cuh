@@ -5,6 +5,7 @@
 #define FM_CUDA_SM90_FORWARD_PRODUCER_CUH
 
 #include "cuda/sm90/forward_shared.cuh"
+#include "cuda/tile/mask_rows.cuh"
 #include "cuda/tile/work.cuh"
 
 #define ALL_LANES 0xffffffffu
@@ -19,10 +20,16 @@ typedef struct producer {
 
 /* ---- scout ---- */
 
-/* counter NULL: one item a block. */
+/* counter NULL: one item a block. splits: of the keys of a group, each an item. */
 typedef struct item_source {
-    uint32_t count, *counter;
+    uint32_t count, *counter, splits;
 } item_source;
+
+/* Tiles of a split, whole steps. */
+static __device__ __forceinline__ fm_interval tiles_of_split(int32_t tiles, uint32_t splits, uint32_t split) {
+    const int32_t steps = (tiles + HALVES - 1) / HALVES, each = (steps + (int32_t)splits - 1) / (int32_t)splits * HALVES;
+    return fm_interval{min((int32_t)split * each, tiles), min((int32_t)(split + 1) * each, tiles)};
+}
 
 static __device__ __forceinline__ fm_tile_word line_word(const fm_tile_lines *lines, int64_t line, int32_t word, bool no_skip) {
     if (no_skip) {
@@ -54,26 +61,32 @@ static __device__ __forceinline__ void part_close(const producer *x, uint32_t n)
     ptx_mbarrier_arrive(TAIL_BARRIER(x, part_full, n & 1));
 }
 
-/* Parts of an item that hold a visible tile, or one part if there is none; returns the number of the next part. */
-static __device__ __forceinline__ uint32_t scout_item(const producer *x, const work_item *item, uint32_t n) {
+/* Parts of an item that hold a visible tile, or one part if there is none; returns the number of the next part. within: tiles. */
+static __device__ __forceinline__ uint32_t scout_item(const producer *x, const work_item *item, int32_t split, fm_interval within,
+                                                      uint32_t n) {
     const fm_cuda_problem *p = x->p;
     const fm_tile_lines *lines = &p->plan.row_lines;
-    const fm_interval range = lines->range[item->plane * lines->groups + item->group];
-    const int32_t end = p->no_skip ? lines->words : (range.end + FM_PLAN_WORD_TILES - 1) / FM_PLAN_WORD_TILES;
-    int32_t base = p->no_skip ? 0 : range.start / FM_PLAN_WORD_TILES;
+    if (!p->no_skip) {
+        const fm_interval range = lines->range[item->plane * lines->groups + item->group];
+        within = fm_interval{max(within.start, range.start), min(within.end, range.end)};
+    }
     bool is_first = true;
     do {
-        const int32_t word = base + (int32_t)threadIdx.x % 32;
+        const int32_t base = within.start / FM_PLAN_WORD_TILES, word = base + (int32_t)threadIdx.x % 32;
         group_words words = {{{0, 0}, {0, 0}}};
-        if (word < end) {
+        if (word * FM_PLAN_WORD_TILES < within.end) {
             words = read_words(p, item, word);
+            const uint32_t kept =
+                mask_rows_between(within.start - word * FM_PLAN_WORD_TILES, within.end - word * FM_PLAN_WORD_TILES);
+            words.line[0].visible &= kept;
+            words.line[1].visible &= kept;
         }
         const uint32_t waiting = __ballot_sync(ALL_LANES, (words.line[0].visible | words.line[1].visible) != 0);
-        const bool is_last = base + 32 >= end;
+        const bool is_last = (base + 32) * FM_PLAN_WORD_TILES >= within.end;
         if (waiting != 0 || is_last) {
             forward_part *part = part_open(x, n);
             part->words[threadIdx.x % 32] = words;
-            part->item = forward_item{item->batch, item->head, item->group, (int32_t)item->plane};
+            part->item = forward_item{item->batch, item->head, item->group, (int32_t)item->plane, split};
             part->head_kv = item->head / (p->heads / p->heads_kv);
             part->waiting = waiting;
             part->base = base;
@@ -81,8 +94,8 @@ static __device__ __forceinline__ uint32_t scout_item(const producer *x, const w
             part_close(x, n++);
             is_first = false;
         }
-        base += 32;
-    } while (base < end);
+        within.start = (base + 32) * FM_PLAN_WORD_TILES;
+    } while (within.start < within.end);
     return n;
 }
 
@@ -90,8 +103,9 @@ static __device__ __forceinline__ void scout(const producer *x, const item_sourc
     const fm_cuda_problem *p = x->p;
     uint32_t number = blockIdx.x, n = 0;
     while (number < source->count) {
-        const work_item item = work_at(&p->plan, &p->plan.row_lines, p->heads, 1, p->heads_together, number);
-        n = scout_item(x, &item, n);
+        const uint32_t split = number % source->splits;
+        const work_item item = work_at(&p->plan, &p->plan.row_lines, p->heads, 1, p->heads_together, number / source->splits);
+        n = scout_item(x, &item, (int32_t)split, tiles_of_split(p->plan.row_lines.tiles, source->splits, split), n);
         part_open(x, n); /* nobody takes an item much before it can be sent */
         number = source->count;
         if (source->counter != NULL && threadIdx.x % 32 == 0) {

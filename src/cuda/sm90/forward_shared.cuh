@@ -48,6 +48,7 @@ typedef struct forward_step {
 
 typedef struct forward_item {
     int32_t batch, head, group, plane;
+    int32_t split; /* of the keys */
 } forward_item;
 
 /* Words of 32 tiles of both lines of a group. */

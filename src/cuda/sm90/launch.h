@@ -18,9 +18,19 @@ typedef struct fm_sm90_maps {
 /* Rows (keys) and dims of the box of each map. */
 enum { FM_SM90_BOX = 64 };
 
+/* Of calls with few rows beside long keys: these are split among `count` items, which leave sums relative to a base of their own
+ * (tile/softmax.cuh). count 1: not split. */
+enum { FM_SM90_MOST_SPLITS = 128 };
+typedef struct fm_sm90_splits {
+    int32_t count;
+    float *output;   /* [count, B, Hq, Sq, Dv] */
+    float *base, *l; /* [count, B, Hq, Sq] */
+} fm_sm90_splits;
+
 typedef struct fm_sm90_call {
     const fm_cuda_problem *problem;
     const fm_sm90_maps *maps;
+    fm_sm90_splits splits;
     uint32_t *counter;  /* workspace, 4 bytes */
     int32_t processors; /* multiprocessors of the device */
     void *stream;
