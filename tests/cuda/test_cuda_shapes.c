@@ -212,7 +212,7 @@ static void every_head_dim_forward_and_backward(void **state) {
         c.causal = true;
         device_assert_case(&c, &random);
     }
-    static const int64_t unlike[][2] = {{192, 128}, {64, 256}, {256, 64}, {8, 256}, {96, 72}};
+    static const int64_t unlike[][2] = {{192, 128}, {136, 8}, {176, 96}, {64, 256}, {256, 64}, {8, 256}, {96, 72}};
     for (int i = 0; i < COUNT(unlike); i++) {
         attention_case c = device_half_case(2, 130, 140, 4, 2, unlike[i][0]);
         c.head_dim_v = device_head_dim(unlike[i][1]);

@@ -53,8 +53,14 @@ static kernel find_kernel(const fm_cuda_problem *p, fm_dtype dtype) {
     if (needed <= (dim)) {                                                                \
         return dtype == FM_BF16 ? fm_sm90_forward_bf16_##dim : fm_sm90_forward_f16_##dim; \
     }
+#define FIND_V128(dim)                                                                              \
+    if (p->head_dim > 128 && p->head_dim <= (dim) && p->head_dim_v <= 128) {                        \
+        return dtype == FM_BF16 ? fm_sm90_forward_v128_bf16_##dim : fm_sm90_forward_v128_f16_##dim; \
+    }
+    FM_SM90_V128_HEAD_DIM_LIST(FIND_V128)
     FM_SM90_HEAD_DIM_LIST(FIND)
 #undef FIND
+#undef FIND_V128
     (void)dtype;
     return NULL;
 }

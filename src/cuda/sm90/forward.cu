@@ -90,10 +90,10 @@ static __device__ __forceinline__ void start_output(forward_rows *rows, const fo
 /* ---- an item ---- */
 
 static __device__ __forceinline__ uint64_t key_descriptor(const consumer *x, ring_place at) {
-    return ptx_wgmma_descriptor(x->shared + KEY_AT + at.stage * TILE_BYTES, 0);
+    return ptx_wgmma_descriptor(x->shared + KEY_AT + at.stage * KEY_BYTES, 0);
 }
 static __device__ __forceinline__ uint64_t value_descriptor(const consumer *x, ring_place at) {
-    return ptx_wgmma_descriptor(x->shared + VALUE_AT + at.stage * TILE_BYTES, REGION_BYTES);
+    return ptx_wgmma_descriptor(x->shared + VALUE_AT + at.stage * VALUE_BYTES, REGION_BYTES);
 }
 
 /* Once S is there: Q, after the item's last step, and K are given back. */
@@ -345,7 +345,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-extern "C" int FM_VARIANT(fm_sm90_forward)(const fm_sm90_call *call) {
+#if FM_HEAD_DIM_V == FM_HEAD_DIM
+#define LAUNCH FM_VARIANT(fm_sm90_forward)
+#else
+#define LAUNCH FM_VARIANT(fm_sm90_forward_v128)
+#endif
+extern "C" int LAUNCH(const fm_sm90_call *call) {
     const fm_cuda_problem *p = call->problem;
     const uint32_t splits = (uint32_t)call->splits.count;
     const uint32_t items = (uint32_t)((int64_t)p->batch * p->heads * p->plan.row_lines.groups * splits); /* fewer than 2^31 */

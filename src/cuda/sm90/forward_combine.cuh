@@ -3,11 +3,11 @@
 #ifndef FM_CUDA_SM90_FORWARD_COMBINE_CUH
 #define FM_CUDA_SM90_FORWARD_COMBINE_CUH
 
-#include "cuda/sm90/launch.h"
+#include "cuda/sm90/forward_shared.cuh"
 #include "cuda/tile/softmax.cuh"
 #include "cuda/variant.cuh"
 
-enum { COMBINE_WARPS = 8, COMBINE_THREADS = 32 * COMBINE_WARPS, MOST_DIMS = FM_HEAD_DIM };
+enum { COMBINE_WARPS = 8, COMBINE_THREADS = 32 * COMBINE_WARPS, MOST_DIMS = FM_HEAD_DIM_V };
 static_assert(COMBINE_THREADS >= FM_SM90_MOST_SPLITS && COMBINE_THREADS >= MOST_DIMS,
               "a thread for each split, and for each dim");
 

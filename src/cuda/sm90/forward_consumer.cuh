@@ -15,10 +15,10 @@ enum {
     CONSUMER_REGISTERS = 232,
     KEY_BLOCKS = KEYS / 8,
     HALF_BLOCKS = FM_PLAN_BLOCK / 8,
-    DIM_BLOCKS = D / 8,
+    DIM_BLOCKS = DV / 8,
     SCORES = KEYS / 2, /* accumulators of a thread */
     HALF_SCORES = FM_PLAN_BLOCK / 2,
-    SUMS = D / 2,
+    SUMS = DV / 2,
     TURN_BARRIER = 1, /* + team */
     TEAM_BARRIER = 3, /* + team */
     LAZY = FM_IS_BF16 /* bases are set once, see weigh */

@@ -160,16 +160,17 @@ static __device__ __forceinline__ uint32_t step_halves(uint32_t what) {
 }
 
 /* The visible halves of a tile of K or V. */
+template <int TILE_REGIONS>
 static __device__ __forceinline__ void send_tile(uint32_t to, const CUtensorMap *map, uint32_t barrier, uint32_t what, int head,
                                                  int batch) {
     const uint32_t halves = step_halves(what);
-    ptx_mbarrier_arrive_expect(barrier, __popc(halves) * HALF_BYTES);
+    ptx_mbarrier_arrive_expect(barrier, __popc(halves) * TILE_REGIONS * BOX_BYTES);
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
         if (halves >> h & 1) {
             const int key = (int)(what >> STEP_INDEX_SHIFT) * KEYS + h * BOX;
 #pragma unroll
-            for (int r = 0; r < REGIONS; r++) {
+            for (int r = 0; r < TILE_REGIONS; r++) {
                 ptx_tma_load_4d(to + (uint32_t)(r * REGION_BYTES + h * BOX_BYTES), map, barrier, r * BOX, key, head, batch);
             }
         }
@@ -181,8 +182,8 @@ static __device__ __forceinline__ void send_keys(producer *x, forward_step step,
     ptx_mbarrier_wait(TAIL_BARRIER(x, key_empty, x->key.stage), x->key.phase ^ 1);
     if (threadIdx.x == 0) {
         tail->step[x->key.stage] = step;
-        send_tile(x->shared + KEY_AT + x->key.stage * TILE_BYTES, &x->maps->key, TAIL_BARRIER(x, key_full, x->key.stage),
-                  step.what, part->head_kv, part->item.batch);
+        send_tile<REGIONS>(x->shared + KEY_AT + x->key.stage * KEY_BYTES, &x->maps->key, TAIL_BARRIER(x, key_full, x->key.stage),
+                           step.what, part->head_kv, part->item.batch);
     }
     __syncwarp();
     x->key = ring_after(x->key);
@@ -191,8 +192,8 @@ static __device__ __forceinline__ void send_keys(producer *x, forward_step step,
 static __device__ __forceinline__ void send_values(producer *x, uint32_t what, const forward_part *part) {
     ptx_mbarrier_wait(TAIL_BARRIER(x, value_empty, x->value.stage), x->value.phase ^ 1);
     if (threadIdx.x == 0) {
-        send_tile(x->shared + VALUE_AT + x->value.stage * TILE_BYTES, &x->maps->value,
-                  TAIL_BARRIER(x, value_full, x->value.stage), what, part->head_kv, part->item.batch);
+        send_tile<VALUE_REGIONS>(x->shared + VALUE_AT + x->value.stage * VALUE_BYTES, &x->maps->value,
+                                 TAIL_BARRIER(x, value_full, x->value.stage), what, part->head_kv, part->item.batch);
     }
     __syncwarp();
     x->value = ring_after(x->value);

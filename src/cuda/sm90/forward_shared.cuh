@@ -10,25 +10,32 @@
 
 #include <stddef.h>
 
+/* Of V and O; the object says so where it is not that of Q and K. */
+#ifndef FM_HEAD_DIM_V
+#define FM_HEAD_DIM_V FM_HEAD_DIM
+#endif
+
 enum {
     D = FM_HEAD_DIM,
+    DV = FM_HEAD_DIM_V,
     TEAMS = 2,                     /* consumer warpgroups; team w has line w of a group */
     TEAM_ROWS = FM_PLAN_BLOCK,     /* rows of a team */
-    KEYS = D <= 128 ? 128 : 64,    /* of a step: an aligned pair of tiles of the plan, or one */
+    KEYS = DV <= 128 ? 128 : 64,   /* of a step: an aligned pair of tiles of the plan, or one */
     HALVES = KEYS / FM_PLAN_BLOCK, /* of a step */
-    REGIONS = (D + 63) / 64,       /* 64 dims wide, as the 128-byte swizzle wants it; past D zeros */
+    REGIONS = (D + 63) / 64,       /* of Q and K, 64 dims wide, as the 128-byte swizzle wants it; past D zeros */
+    VALUE_REGIONS = (DV + 63) / 64,
     BOX = FM_SM90_BOX,
     BOX_BYTES = BOX * BOX * 2,
     QUERY_BYTES = TEAMS * REGIONS * BOX_BYTES, /* [team][region][64 rows][64 dims] */
-    TILE_BYTES = HALVES * REGIONS * BOX_BYTES, /* of K or V: [region][KEYS][64 dims] */
-    REGION_BYTES = HALVES * BOX_BYTES,         /* of K or V */
-    HALF_BYTES = REGIONS * BOX_BYTES,          /* that one half of a step brings */
-    QUERIES = D == 256 ? 1 : 2,                /* places for Q */
-    STAGES = D == 64 ? 3 : 2,                  /* of K, of V */
+    KEY_BYTES = HALVES * REGIONS * BOX_BYTES,  /* [region][KEYS][64 dims] */
+    VALUE_BYTES = HALVES * VALUE_REGIONS * BOX_BYTES,
+    REGION_BYTES = HALVES * BOX_BYTES,     /* of K or V */
+    QUERIES = D == 256 || D != DV ? 1 : 2, /* places for Q */
+    STAGES = D == 64 ? 3 : 2,              /* of K, of V */
     ITEM_PLACES = 2 * QUERIES,
     KEY_AT = QUERIES * QUERY_BYTES,
-    VALUE_AT = KEY_AT + STAGES * TILE_BYTES,
-    TAIL_AT = VALUE_AT + STAGES * TILE_BYTES
+    VALUE_AT = KEY_AT + STAGES * KEY_BYTES,
+    TAIL_AT = VALUE_AT + STAGES * VALUE_BYTES
 };
 
 /* A step as the producer sends it, 32 bits: its index along the keys and the classes of its 64 x 64 tiles. Class bits: tile of team

@@ -76,6 +76,9 @@ FM_SM90_DECLARE(96)
 FM_SM90_DECLARE(128)
 FM_SM90_DECLARE(192)
 FM_SM90_DECLARE(256)
+/* Wider Q and K than V and O, which are 128 at most. */
+int fm_sm90_forward_v128_f16_192(const fm_sm90_call *call);
+int fm_sm90_forward_v128_bf16_192(const fm_sm90_call *call);
 
 #ifdef __cplusplus
 }
