@@ -7,9 +7,9 @@
  *          two looks at the intervals a step.
  * Roles    Two teams (warpgroups) of consumers: team w has line w of the keys in S, dP, dV and dK, and half of the dims of dQ, over the
  *          keys of both. One warp sends: it takes items from a counter, walks their tiles and starts all copies.
- * Barriers In shared memory (backward_shared.cuh): query_full, grad_output_full, stage_empty of two stages; key_full, key_empty of an
+ * Barriers In shared memory (backward_shared.cuh): query_full, grad_output_full, stage_empty of three stages; key_full, key_empty of an
  *          item; grad_score_full (dS of both lines is there), grad_score_empty (team 0 has used it). Named: the teams' turns, a team.
- * Memory   D = 128: K and V 64 KB, two stages of Q and dO 64 KB, two dS 32 KB, dQ on its way out 32 KB, 1 KB of row terms.
+ * Memory   D = 128: K and V 64 KB, three stages of Q and dO 96 KB, two dS 32 KB, dQ on its way out 32 KB, 1 KB of row terms.
  *          Registers of a consumer: dK, dV 2 x 64, S and dP (then dQ) 2 x 32, P and dS as halves 2 x 16, of 240; of a sender 24.
  * Time     A team's products run under the other's exponentials; the turn passes when dP has been started:
  *            team 0 | dV1 dQ0 dK1 S2 dP2 | exp, dS of 2       | dV2 dQ1 dK2 S3 dP3 | exp, dS of 3       |
@@ -194,10 +194,13 @@ static __device__ __forceinline__ void consume(const fm_cuda_backward_problem *b
 template <bool SUMS_QUERY, bool CAPPED>
 static __global__ void __launch_bounds__(THREADS, 1)
     backward_kernel(const __grid_constant__ fm_cuda_backward_problem bp, const __grid_constant__ fm_sm90_backward_maps maps) {
-    extern __shared__ __align__(1024) uint8_t raw[]; /* the only shared memory, so it starts on a swizzle boundary */
-    backward_shared *s = reinterpret_cast<backward_shared *>(raw);
+    extern __shared__ __align__(1024) uint8_t memory[]; /* the only shared memory, so it starts on a swizzle boundary */
+    backward_shared *s = reinterpret_cast<backward_shared *>(memory);
     const uint32_t team = uniform(threadIdx.x / TEAM_THREADS);
     if (threadIdx.x == 0) {
+        if (ptx_shared_address(memory) % 1024 != 0) {
+            __trap(); /* an address rounded up would cost the senders registers that they lack */
+        }
         ptx_mbarrier_init(ptx_shared_address(&s->key_full), 1);
         ptx_mbarrier_init(ptx_shared_address(&s->key_empty), CONSUMER_WARPS);
         for (int i = 0; i < STAGES; i++) {
@@ -211,7 +214,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         }
         ptx_mbarrier_fence_init();
     }
-    __syncthreads();
+    ptx_bar_block();
     if (team == TEAMS) {
         ptx_registers_give<PRODUCER_REGISTERS>();
         if (threadIdx.x / 32 == CONSUMERS / 32) {

@@ -19,7 +19,7 @@ enum {
     ROWS_BYTES = REGIONS * BOX_BYTES,        /* of Q or dO: [region][64 rows][64 dims] */
     LINE_BYTES = REGIONS * BOX_BYTES,        /* of one line of K or V, likewise */
     KEYS_BYTES = TEAMS * LINE_BYTES,         /* of K or V: [line] */
-    STAGES = 2,                              /* of Q, dO and their rows' terms */
+    STAGES = 3,                              /* of Q, dO and their rows' terms */
     GRAD_SCORE_BYTES = TEAMS * BOX_BYTES,    /* dS: [line][64 rows][64 keys] */
     TERMS_BYTES = ROWS * (int)sizeof(float), /* of lse2 or delta */
     QUERY_DIMS = D == 64 ? 32 : 64,          /* of dQ that team 0 makes; team 1 makes the others */
@@ -39,7 +39,7 @@ typedef struct backward_item {
     int32_t batch, head, group; /* head: of K and V */
     int32_t steps;              /* over all query heads; 0: keys that nobody sees; ITEM_END: there is none */
 } backward_item;
-enum { ITEM_END = -1, ITEM_PLACES = 4 };
+enum { ITEM_END = -1, ITEM_PLACES = 8 /* more than STAGES + 2: one is stored, STAGES may have been sent, one is found */ };
 
 /* The producer's own notes: the query head in work. */
 typedef struct backward_sending {
@@ -47,7 +47,7 @@ typedef struct backward_sending {
     uint32_t first_tile; /* of the sum */
 } backward_sending;
 
-/* `full`: one arrival and the bytes; `empty`: one arrival of each consumer warp. Use n of a stage or of dS is in phase n / 2. */
+/* `full`: one arrival and the bytes; `empty`: one arrival of each consumer warp. Use n of a stage is in phase n / STAGES, of dS in n / 2. */
 typedef struct backward_shared {
     alignas(1024) uint8_t key[KEYS_BYTES];
     uint8_t value[KEYS_BYTES];
@@ -58,13 +58,14 @@ typedef struct backward_shared {
     alignas(128) float lse2[STAGES][ROWS];
     float delta[STAGES][ROWS];
     backward_step step[STAGES];
-    backward_item item[ITEM_PLACES]; /* in turn: while one is stored, two may have been sent, each with a stage of its own */
+    backward_item item[ITEM_PLACES]; /* in turn */
     backward_sending sending;
     uint64_t key_full, key_empty;
     uint64_t query_full[STAGES], grad_output_full[STAGES], stage_empty[STAGES];
     uint64_t grad_score_full[2];  /* both lines of dS are there: 8 warps */
     uint64_t grad_score_empty[2]; /* team 0 has made dQ from it: 4 warps */
 } backward_shared;
-static_assert(D != 128 || sizeof(backward_shared) == 198656, "docs/kernels.md says so");
+static_assert(sizeof(backward_shared) <= 232448, "shared memory of a block on sm_90");
+static_assert(D != 128 || sizeof(backward_shared) == 231424, "docs/kernels.md says so");
 
 #endif
