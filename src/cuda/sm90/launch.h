@@ -67,6 +67,7 @@ int fm_sm90_backward(const fm_sm90_backward_call *call);
 #define FM_SM90_DECLARE_BACKWARD(dim)                                  \
     int fm_sm90_backward_f16_##dim(const fm_sm90_backward_call *call); \
     int fm_sm90_backward_bf16_##dim(const fm_sm90_backward_call *call);
+FM_SM90_DECLARE_BACKWARD(64)
 FM_SM90_DECLARE_BACKWARD(128)
 #define FM_SM90_DECLARE(dim)                                 \
     int fm_sm90_forward_f16_##dim(const fm_sm90_call *call); \
