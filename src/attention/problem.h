@@ -10,7 +10,6 @@
 
 enum { FM_MOST_HEAD_DIM = 256 }; /* of D and Dv */
 enum { FM_MOST_THREADS = 1024 };
-enum { FM_DEVICE_ALIGNMENT = 256 }; /* of plan buffers and workspaces on a GPU, and of the arrays in them */
 
 typedef struct fm_problem {
     int64_t batch, rows, columns; /* B, Sq, Sk */

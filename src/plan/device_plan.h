@@ -17,6 +17,8 @@ enum {
     FM_PLAN_GROUP = 128      /* rows (keys) of a group: two lines; equal to FM_STRIPE, so no group crosses a bitmap's edge */
 };
 
+enum { FM_DEVICE_ALIGNMENT = 256 }; /* of plan buffers and workspaces on a GPU, and of the arrays in them */
+
 /* 32 tiles of one line. Bits past the last tile are 0. */
 typedef struct fm_tile_word {
     uint32_t visible, full;

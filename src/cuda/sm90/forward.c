@@ -1,5 +1,5 @@
 /* Host side of the forward kernel of sm_90a: which calls it takes, its tensor maps and its launch. */
-#include "attention/problem.h"
+#include "core/integers.h"
 #include "cuda/sm90/launch.h"
 #include "cuda/variants.h"
 
