@@ -8,7 +8,7 @@
 #include "cuda/variant.cuh"
 
 enum { COMBINE_WARPS = 8, COMBINE_THREADS = 32 * COMBINE_WARPS, MOST_DIMS = FM_HEAD_DIM_V };
-static_assert(COMBINE_THREADS >= FM_SM90_MOST_SPLITS && COMBINE_THREADS >= MOST_DIMS,
+static_assert((int)COMBINE_THREADS >= (int)FM_SM90_MOST_SPLITS && (int)COMBINE_THREADS >= (int)MOST_DIMS,
               "a thread for each split, and for each dim");
 
 /* Of a row: what its splits weigh beside each other, and all of them. */
