@@ -67,7 +67,9 @@ static __device__ __forceinline__ void again_scores(float (&S)[1][1][4], const c
     }
 }
 
-/* Bases rise to the highest score, or by what l has grown, and l, as it was before the step, follows. */
+/* Bases rise to the highest score, or by what l has grown, and l, as it was before the step, follows. A row's first base was found in
+ * the team's scores, which may be rounded otherwise: it is set anew. Coarse bases do not grow, since weights that were cut could not be
+ * told from others afterwards; and what a step hides from a row does not move it, for no_skip comes here with more steps. */
 static __device__ __forceinline__ void again_move(forward_rows *rows, const float (&highest)[2], float c) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -77,14 +79,16 @@ static __device__ __forceinline__ void again_move(forward_rows *rows, const floa
             x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, lanes));
             l = fmaxf(l, __shfl_xor_sync(ALL_LANES, l, lanes));
         }
-        const float grown = rows->base[r] + (float)((__float_as_int(l) >> 23) - 127);
-        const float next = fmaxf(__fmul_rd(x, c), grown);
-        const bool beats = next - rows->base[r] > SOFTMAX_SLACK;
-        rows->rescale[r] = beats ? ptx_exp2(rows->base[r] - next) : 1.0f;
-        rows->base[r] = beats ? next : rows->base[r];
+        const float base = rows->base[r];
+        const bool sees = x > -INFINITY, is_first = sees && l == 0.0f;
+        const float grown = sees && !lazy_is_coarse(base) ? base + (float)((__float_as_int(l) >> 23) - 127) : base;
+        const bool beats = fmaxf(fmaf(x, c, -base), grown - base) > SOFTMAX_SLACK;
+        const float next = is_first ? __fmul_rd(x, c) : fmaxf(__fmul_rd(x, c), grown);
+        rows->rescale[r] = beats && !is_first ? ptx_exp2(base - next) : 1.0f;
+        rows->base[r] = beats || is_first ? next : base;
         rows->l[r] = rows->l_before[r] * rows->rescale[r];
     }
-    rows->moves = true;
+    rows->is_coarse = lazy_are_coarse(rows);
 }
 
 /* P and l of the step anew. words: of its visible halves, unused where these are full. */

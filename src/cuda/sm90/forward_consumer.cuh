@@ -23,7 +23,8 @@ enum {
     TEAM_BARRIER = 3, /* + team */
     LAZY = FM_IS_BF16 /* bases are set once, see weigh */
 };
-#define LAZY_LIMIT 0x1p40f /* of a lane's l */
+#define LAZY_LIMIT 0x1p40f  /* of a lane's l */
+#define LAZY_COARSE 0x1p27f /* of a base, from where on a score's exponent above it may pass SOFTMAX_SLACK */
 static_assert(TEAM_THREADS * PRODUCER_REGISTERS + TEAMS * TEAM_THREADS * CONSUMER_REGISTERS <= 65536 / THREADS / 8 * 8 * THREADS,
               "more registers than the launch got would hang in setmaxnreg");
 
@@ -35,7 +36,7 @@ typedef struct forward_rows {
     mask_rows words;   /* of that step, if it is partial */
     bool moves;        /* O is to be multiplied by rescale */
     bool is_beyond;    /* weigh_again is to follow */
-    bool is_coarse;    /* LAZY 0: softmax_is_coarse(base) */
+    bool is_coarse;    /* LAZY 0: softmax_is_coarse(base). LAZY 1: lazy_is_coarse of some base, all steps are weighed again */
     bool is_new;       /* LAZY 1: a row of the warp has seen nothing yet */
 } forward_rows;
 
@@ -223,6 +224,15 @@ template <int BLOCKS> static __device__ __forceinline__ void find_highest(const 
     }
 }
 
+/* LAZY: whether the rounding of a base alone could make a weight pass the slack. Such weights are cut, and so in all steps alike. */
+static __device__ __forceinline__ bool lazy_is_coarse(float base) {
+    const float x = fabsf(base);
+    return x >= LAZY_COARSE && x < INFINITY && base > SOFTMAX_LOWEST;
+}
+static __device__ __forceinline__ bool lazy_are_coarse(const forward_rows *rows) {
+    return __any_sync(ALL_LANES, lazy_is_coarse(rows->base[0]) || lazy_is_coarse(rows->base[1]));
+}
+
 /* Moves bases that scores beat; with LAZY only of rows that have none. */
 static __device__ __forceinline__ void move_bases(forward_rows *rows, float (&highest)[2], float c) {
 #pragma unroll
@@ -234,7 +244,7 @@ static __device__ __forceinline__ void move_bases(forward_rows *rows, float (&hi
         softmax_move(rows->base, highest, c, rows->rescale);
         rows->l[0] *= rows->rescale[0];
         rows->l[1] *= rows->rescale[1];
-        rows->is_coarse = !LAZY && softmax_is_coarse(rows->base);
+        rows->is_coarse = LAZY ? lazy_are_coarse(rows) : softmax_is_coarse(rows->base);
         rows->is_new = __any_sync(ALL_LANES, fminf(rows->base[0], rows->base[1]) <= SOFTMAX_LOWEST);
     }
 }
@@ -244,7 +254,7 @@ static __device__ __forceinline__ void move_bases(forward_rows *rows, float (&hi
  * Looking for the highest score of each step would be a fifth of a full step's instructions. A bfloat16 has the range of a float, so a row
  * may keep the base that the first keys it sees give it: weights are then as exact as with any other base, as long as they are finite.
  * LAZY does so; where l passes LAZY_LIMIT, 28 in natural units above the first keys, weigh_again does the step once more with a
- * higher base. Halves of a step that are hidden add 0 to l and decide nothing. */
+ * higher base, and so it does all steps where a base is coarse. Halves of a step that are hidden add 0 to l and decide nothing. */
 template <bool CAPPED, int BLOCKS>
 static __device__ __forceinline__ void weigh(float (&S)[1][BLOCKS][4], forward_rows *rows, const consumer *x, bool is_partial) {
     float c = CAPPED ? 1.0f : x->launch->factor, highest[2], base[2];
@@ -275,7 +285,7 @@ static __device__ __forceinline__ void weigh(float (&S)[1][BLOCKS][4], forward_r
             rows->l[r] += pair[0] + pair[1];
         }
     }
-    rows->is_beyond = LAZY && __any_sync(ALL_LANES, fmaxf(rows->l[0], rows->l[1]) > LAZY_LIMIT);
+    rows->is_beyond = LAZY && __any_sync(ALL_LANES, rows->is_coarse || fmaxf(rows->l[0], rows->l[1]) > LAZY_LIMIT);
 }
 
 /* a of ptx_wgmma_rs, from the accumulators of S. */
