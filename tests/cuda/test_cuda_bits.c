@@ -204,7 +204,7 @@ static void twenty_runs_have_equal_bits(void **state) {
 static void two_hundred_deterministic_runs_under_load_have_equal_bits(void **state) {
     (void)state;
     test_random random = {4};
-    for (int i = 0; i < 2; i++) { /* of the head dims the second alone has a backward kernel of Hopper's */
+    for (int i = 0; i < 2; i++) { /* each with a backward kernel of Hopper's */
         attention_case c = simple_case(2, 1024, 1024, 12, 12, i == 0 ? 64 : device_head_dim(128));
         c.dtype = FM_F16;
         assert_repeats(&c, 200, true, &random);

@@ -6,7 +6,7 @@
 
 typedef int (*kernel)(const fm_sm90_backward_call *call);
 
-/* NULL: none in this build, or head dims that fill the bucket at most by half, which the kernels for every GPU have narrower ones for. */
+/* NULL: none in this build, or head dims that fill the bucket at most by half, which are left to the kernels for every GPU. */
 static kernel find_kernel(const fm_cuda_problem *p, fm_dtype dtype) {
     const int32_t needed = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
     (void)needed;

@@ -49,6 +49,7 @@ typedef int (*kernel)(const fm_sm90_call *call);
 /* Of the smallest bucket that holds both head dims; NULL: none in this build. */
 static kernel find_kernel(const fm_cuda_problem *p, fm_dtype dtype) {
     const int32_t needed = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
+    (void)needed; /* a build without code for sm_90a lists none */
 #define FIND(dim)                                                                         \
     if (needed <= (dim)) {                                                                \
         return dtype == FM_BF16 ? fm_sm90_forward_bf16_##dim : fm_sm90_forward_f16_##dim; \

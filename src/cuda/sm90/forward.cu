@@ -1,7 +1,7 @@
 /* Attention forward for Hopper (sm_90a): O = softmax(scale Q K^T) V over the visible tiles of a group of rows.
  *
- * Tiles    128 rows, a group of the plan, by a step of keys: an aligned pair of the plan's tiles, 128 keys, for head dims up to 128; one
- *          tile, 64 keys, for 192 and 256. Each of two teams has a line of the group, 64 rows. Of a pair a team computes only the halves
+ * Tiles    128 rows, a group of the plan, by a step of keys: an aligned pair of the plan's tiles, 128 keys, for head dims of V up to
+ *          128; one tile, 64 keys, for 192 and 256. Each of two teams has a line of the group, 64 rows. Of a pair a team computes only the halves
  *          that it sees: both at once (wide) or one (narrow).
  * Roles    Warpgroup 0 gives its registers away. Its first warp, the sender, has the copy engine bring Q, K and V; its second, the
  *          scout, finds items and their tiles one part ahead (forward_producer.cuh). Warpgroups 1 and 2 are the teams: both products
@@ -12,11 +12,11 @@
  *          so that the other's softmax runs under them; a step that it does not see is a turn that it passes on. Barriers 3 and 4: a
  *          team's own.
  * Memory   shared, in boxes of 64 rows (keys) x 64 dims, 128-byte swizzle:  Q  K ring  V ring  forward_tail (1.5 KB)
- *            head dim              64      96     128     192     256
- *            rows x keys      128x128 128x128 128x128  128x64  128x64
- *            places of Q            2       2       2       2       1
- *            places of K, V         3       2       2       2       2
- *            shared, KB           131     194     194     194     194
+ *            head dim              64      96     128     192     256  192, of V 128
+ *            rows x keys      128x128 128x128 128x128  128x64  128x64       128x128
+ *            places of Q            2       2       2       2       1             1
+ *            places of K, V         3       2       2       2       2             2
+ *            shared, KB           131     194     194     194     194           210
  *          registers of a consumer thread: 232, of a producer thread: 40. Head dim 128: S 64, P 32, O 64, softmax 7, the rest addresses
  *          and masks. Nothing spills.
  * Time     of one team over the steps 0 .. n-1 of an item that it sees; "S1|O0": both products in flight, a commit group each

@@ -1,5 +1,5 @@
-/* Few rows beside long keys: an item of the forward kernel then has a split of the keys alone, and this second kernel puts the splits of a row
- * together, always in the same order. A split that sees nothing has l 0. */
+/* Few rows beside long keys: an item of the forward kernel then has a split of the keys alone, and this second kernel puts the splits
+ * of a row together, always in the same order. A split that sees nothing has l 0. */
 #ifndef FM_CUDA_SM90_FORWARD_COMBINE_CUH
 #define FM_CUDA_SM90_FORWARD_COMBINE_CUH
 
