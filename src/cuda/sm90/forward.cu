@@ -179,9 +179,12 @@ template <bool CAPPED> static __device__ __forceinline__ bool run_steps(consumer
         } else {
             is_last = do_step<CAPPED, HALF_BLOCKS>(x, rows, P, &todo);
         }
-        if (__builtin_expect(rows->is_beyond, 0)) {
-            ptx_wgmma_wait<0>(); /* done already, but else ptxas serialises all products (C7515) */
+        if (LAZY) {
+            /* nothing is left, but without it ptxas serialises all products (C7515); of all warps, as PTX demands of a warpgroup */
+            ptx_wgmma_wait<0>();
             ptx_wgmma_ready(O);
+        }
+        if (__builtin_expect(rows->is_beyond, 0)) {
             weigh_again<CAPPED>(x, rows, P, todo.before);
             rescale_output(rows);
         }
