@@ -169,6 +169,28 @@ static void large_constants_stay_finite(void **state) {
     }
 }
 
+/* The base of such a row is rounded by up to 64 in units of log 2: a key may weigh 2^34, but all of them alike. */
+static void equal_scores_far_from_zero_weigh_alike(void **state) {
+    (void)state;
+    static const double values[] = {4192, 9984, 12224};
+    test_random random = {17};
+    for (int i = 0; i < 2 * COUNT(values); i++) {
+        attention_case c = device_half_case(1, 130, i % 2 == 0 ? 1024 : 4096, 2, 1, 128);
+        attention_inputs in = attention_inputs_make(&c, &random);
+        set_all(&in.query, values[i / 2]);
+        set_all(&in.key, values[i / 2]);
+        for (int64_t j = 0; j < c.columns; j++) {
+            set_row(&in.value, 0, j, j < c.columns / 2 ? 0 : 1);
+        }
+        for (int way = 0; way < DEVICE_WAYS; way++) {
+            attention_results r = device_run_way(&c, &in, way);
+            assert_true(fabs(element_at(&r.output, 0, c.rows - 1, 1, 0) - 0.5) <= 0x1p-7);
+            attention_results_free(&r);
+        }
+        attention_inputs_free(&in);
+    }
+}
+
 /* Probabilities overflow where scores are below -88 and a kernel takes keys past the last for real ones: their scores are 0. */
 static void scores_far_below_zero_keep_gradients_finite(void **state) {
     (void)state;
@@ -350,6 +372,7 @@ int main(void) {
         cmocka_unit_test(reported_packs_of_documents_are_right),
         cmocka_unit_test(another_document_changes_no_bit),
         cmocka_unit_test(large_constants_stay_finite),
+        cmocka_unit_test(equal_scores_far_from_zero_weigh_alike),
         cmocka_unit_test(scores_far_below_zero_keep_gradients_finite),
         cmocka_unit_test(hidden_values_that_are_huge_reach_nothing),
         cmocka_unit_test(one_token_has_no_gradient_for_query_and_key),
