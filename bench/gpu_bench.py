@@ -7,6 +7,7 @@ docs/gpu.md says what the columns mean.
 """
 
 import argparse
+import os
 import sys
 import time
 from types import SimpleNamespace
@@ -59,6 +60,8 @@ def parse_arguments():
     a.warm_seconds, a.runs, a.most_runs, a.run_seconds = (0.15, 3, 9, 0.05) if a.quick else (0.35, 5, 25, 0.2)
     if any(a.tokens % length for length in a.lengths) or a.heads % a.kv_heads:
         p.error("--tokens is not a multiple of a length, or --heads of --kv-heads")
+    if not os.path.isfile(a.library):
+        p.error(f"--library: {a.library} is not a file; build/release/libflashmask.so after ./dev build")
     return a
 
 
@@ -179,6 +182,9 @@ def bench(library, arguments, report):
 
 def main():
     arguments = parse_arguments()
+    if not torch.cuda.is_available():
+        say("skipped: no CUDA device")
+        return 77
     library = Library(arguments.library, arguments.masks_library)
     report = Report(arguments.out, about(arguments, library.dll.fm_version()))
     asked = [mode for mode in ("linear", "build", "profile") if getattr(arguments, mode)]

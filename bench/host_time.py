@@ -57,6 +57,8 @@ def main():
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: no CUDA device")
     if options.device == "cpu":
         torch.set_num_threads(1)
     length = 128 if options.device == "cuda" else 8

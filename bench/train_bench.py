@@ -57,7 +57,7 @@ def parse_arguments(arguments):
         p.add_argument(f"--{name}", type=at_least(smallest), default=value, help="of LoRA" if name == "rank" else " ")
     p.add_argument("--learning-rate", type=float, default=1e-4, help=" ")
     p.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16", help=" ")
-    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help=" ")
+    p.add_argument("--device", default="cuda", help="cpu runs it there, which takes long unless all sizes are small")
     p.add_argument("--seed", type=at_least(0), default=0, help=" ")
     p.add_argument("--time-limit", type=float, default=float("inf"), help="seconds after which nothing more is started")
     p.add_argument("--commit", help="what the report says, where git cannot tell")
@@ -66,6 +66,8 @@ def parse_arguments(arguments):
     a.tasks, a.contenders = a.tasks.split(","), a.contenders.split(",")
     if set(a.tasks) - set(TASKS) or set(a.contenders) - set(MAKE):
         p.error(f"--tasks are of {', '.join(TASKS)}, --contenders of {', '.join(MAKE)}")
+    if a.device != "cpu" and not torch.cuda.is_available():
+        p.error("no CUDA device; --device cpu runs it there, which takes long unless all sizes are small")
     return a
 
 

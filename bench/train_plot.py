@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
 """Draws what bench/train_bench.py recorded: seconds of a step and peak memory against the length. Needs matplotlib.
 
-    python bench/train_plot.py steps.jsonl memory.jsonl --out docs/training.svg
+    python bench/train_plot.py steps.jsonl memory.jsonl --out training.svg
 """
 
 import argparse
 import json
 from collections import defaultdict
-
-from matplotlib import pyplot
 
 NAMES = {"flashmask": "flashmask", "flex": "FlexAttention", "dense": "SDPA, dense mask"}
 STYLES = {"sft": "-", "dpo": "--", "rm": ":"}
@@ -38,12 +36,19 @@ def lines(points):
 
 
 def draw(steps, memory):
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    """A panel for each that is not empty."""
+    from matplotlib import pyplot
+
+    pyplot.rcParams["svg.hashsalt"] = "flashmask"  # equal records, equal files
+    figure, panels = pyplot.subplots(1, bool(steps) + bool(memory), figsize=(10, 4), layout="constrained", squeeze=False)
+    left, right = panels[0][0], panels[0][-1]
     for (contender, task), points in lines(steps).items():
         left.plot(*zip(*points), STYLES[task], marker=".", color=COLOURS[contender], label=f"{NAMES[contender]}, {task.upper()}")
     for (contender,), points in lines(memory).items():
         right.plot(*zip(*points), marker=".", color=COLOURS[contender], label=NAMES[contender])
-    for axes, label in (left, "seconds of a training step"), (right, "peak memory of an SFT step, GB"):
+    for axes, label, shown in (left, "seconds of a training step", steps), (right, "peak memory of an SFT step, GB", memory):
+        if not shown:
+            continue
         axes.set(xscale="log", yscale="log", xlabel="tokens of a sequence", ylabel=label)
         axes.set_xscale("log", base=2)
         axes.grid(alpha=0.3)
@@ -56,11 +61,17 @@ def main(arguments=None):
     p.add_argument("records", nargs="+", help="files that train_bench.py wrote")
     p.add_argument("--out", required=True, help="an SVG or PNG file")
     a = p.parse_args(arguments)
-    steps, memory = read(a.records)
+    try:
+        steps, memory = read(a.records)
+    except OSError as error:
+        p.error(str(error))
     if not steps and not memory:
         p.error("no record has a step's seconds or peak memory")
-    pyplot.rcParams["svg.hashsalt"] = "flashmask"  # equal records, equal files
-    draw(steps, memory).savefig(a.out, metadata={"Date": None} if a.out.endswith(".svg") else None)
+    try:
+        figure = draw(steps, memory)
+    except ImportError:
+        p.error("needs matplotlib: pip install matplotlib")
+    figure.savefig(a.out, metadata={"Date": None} if a.out.endswith(".svg") else None)
 
 
 if __name__ == "__main__":

@@ -212,6 +212,12 @@ class Mask(Builders, Conversions):
         return unpacked, (np.packbits(self.dense()), self.shape, self.fallback_bytes)
 
 
+for _base in (Builders, Conversions):  # a call that lacks an argument is told as one of Mask
+    for _name, _method in vars(_base).items():
+        if isinstance(_method, classmethod):
+            _method.__func__.__qualname__ = f"Mask.{_name}"
+
+
 def unpacked(bits: np.ndarray, shape: tuple[int, ...], fallback_bytes: int) -> Mask:
     """A mask from what __reduce__ gives for one with a fallback."""
     dense = np.unpackbits(bits, count=math.prod(shape)).reshape(shape)

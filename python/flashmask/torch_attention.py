@@ -65,10 +65,20 @@ def logits(sinks: Any) -> Tensor:
     return sinks.float().contiguous()
 
 
+def check_rows(rows: int, query: Tensor) -> None:
+    """query [B, Sq, Hq, D]. The first mistake of those who come from torch's own attention; others are found by the library."""
+    if rows != query.shape[1] and rows == query.shape[2]:
+        raise ValueError(
+            f"mask has {rows} rows, query has {query.shape[1]} rows of {query.shape[2]} heads: is it in layout='bhsd'?"
+        )
+
+
 def mask_tensor(mask: Any, query: Tensor, flags: masks.Flags) -> tuple[Tensor | None, list[int]]:
     """What the operators take of a mask: a tensor and its form. See torch_masks."""
     if mask is None:
         return None, []
+    if isinstance(mask, (Mask, DeviceMask)) and not torch.compiler.is_compiling():
+        check_rows(mask._form[2] if isinstance(mask, Mask) else mask.rows, query)
     if isinstance(mask, Mask):
         if query.is_cuda:
             return plan_of_mask(mask, query.device, flags), list(mask._form)

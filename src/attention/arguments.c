@@ -25,11 +25,13 @@ static fm_status check_same_device(const char *name, const fm_tensor *t, const f
     return FM_OK;
 }
 
-static fm_status check_shape(const char *name, const fm_tensor *t, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
-    FM_CHECK(t->shape[0] == n0 && t->shape[1] == n1 && t->shape[2] == n2 && t->shape[3] == n3, FM_ERROR_SHAPE,
-             "%s: shape is [%lld, %lld, %lld, %lld], the other tensors need [%lld, %lld, %lld, %lld]", name,
-             (long long)t->shape[0], (long long)t->shape[1], (long long)t->shape[2], (long long)t->shape[3], (long long)n0,
-             (long long)n1, (long long)n2, (long long)n3);
+/* of: whose shapes say so, with its verb. */
+static fm_status check_shape(const char *name, const fm_tensor *t, const char *of, const int64_t needed[4]) {
+    const int64_t *n = t->shape;
+    FM_CHECK(n[0] == needed[0] && n[1] == needed[1] && n[2] == needed[2] && n[3] == needed[3], FM_ERROR_SHAPE,
+             "%s: shape is [%lld, %lld, %lld, %lld], %s [%lld, %lld, %lld, %lld]", name, (long long)n[0], (long long)n[1],
+             (long long)n[2], (long long)n[3], of, (long long)needed[0], (long long)needed[1], (long long)needed[2],
+             (long long)needed[3]);
     return FM_OK;
 }
 
@@ -79,8 +81,10 @@ static fm_status check_inputs(const fm_attention_forward_args *a, const fm_backe
     FM_TRY(check_dtype("value", v, q->dtype));
     FM_TRY(check_head_dim("query", q, backend));
     FM_TRY(check_head_dim("value", v, backend));
-    FM_TRY(check_shape("key", k, q->shape[0], k->shape[1], k->shape[2], q->shape[3]));
-    FM_TRY(check_shape("value", v, q->shape[0], k->shape[1], k->shape[2], v->shape[3]));
+    const int64_t key[] = {q->shape[0], k->shape[1], k->shape[2], q->shape[3]};
+    const int64_t value[] = {q->shape[0], k->shape[1], k->shape[2], v->shape[3]};
+    FM_TRY(check_shape("key", k, "query needs", key));
+    FM_TRY(check_shape("value", v, "query and key need", value));
     const int64_t heads = q->shape[2], heads_kv = k->shape[2];
     FM_CHECK(heads_kv > 0 ? heads % heads_kv == 0 : heads == 0, FM_ERROR_SHAPE,
              "key: has %lld heads, of which query's %lld is no multiple", (long long)heads_kv, (long long)heads);
@@ -101,7 +105,8 @@ fm_status fm_forward_arguments(const fm_attention_forward_args *a, const fm_back
     const fm_tensor *q = &a->query;
     FM_TRY(check_inputs(a, backend));
     FM_TRY(check_result("output", &a->output, q, backend));
-    FM_TRY(check_shape("output", &a->output, q->shape[0], q->shape[1], q->shape[2], a->value.shape[3]));
+    const int64_t output[] = {q->shape[0], q->shape[1], q->shape[2], a->value.shape[3]};
+    FM_TRY(check_shape("output", &a->output, "query and value need", output));
     FM_TRY(check_numbers(a));
     *out = (fm_problem){.batch = q->shape[0],
                         .rows = q->shape[1],
@@ -130,18 +135,17 @@ static fm_status check_gradient(const char *name, const fm_tensor *gradient, con
         return FM_OK;
     }
     FM_TRY(check_result(name, gradient, of, backend));
-    return check_shape(name, gradient, of->shape[0], of->shape[1], of->shape[2], of->shape[3]);
+    return check_shape(name, gradient, "its tensor has", of->shape);
 }
 
 fm_status fm_backward_arguments(const fm_attention_backward_args *a, const fm_backend *backend, fm_backward_problem *out) {
     const fm_problem *p = &out->forward;
-    const int64_t *n = p->output.shape;
     FM_CHECK(p->lse != NULL || p->query.dtype == FM_F64, FM_ERROR_ARGUMENT,
              "forward->lse: is NULL, backward needs the lse of the forward call (only f64 tensors go without)");
     FM_TRY(check_input("grad_output", &a->grad_output, backend));
     FM_TRY(check_same_device("grad_output", &a->grad_output, &p->query));
     FM_TRY(check_dtype("grad_output", &a->grad_output, p->output.dtype));
-    FM_TRY(check_shape("grad_output", &a->grad_output, n[0], n[1], n[2], n[3]));
+    FM_TRY(check_shape("grad_output", &a->grad_output, "output has", p->output.shape));
     FM_TRY(check_gradient("grad_query", &a->grad_query, &p->query, backend));
     FM_TRY(check_gradient("grad_key", &a->grad_key, &p->key, backend));
     FM_TRY(check_gradient("grad_value", &a->grad_value, &p->value, backend));

@@ -351,3 +351,8 @@ def test_a_million_tokens():
     assert mask.shape == (1, 1, 2**20, 2**20) and mask.nbytes <= 32e6
     with pytest.raises(MemoryError, match="dense"):
         mask.dense()
+
+
+def test_a_builder_that_lacks_an_argument_is_called_by_its_class():
+    with pytest.raises(TypeError, match=r"Mask\.documents\(\) missing"):
+        Mask.documents([3, 5])

@@ -25,6 +25,9 @@ def test_mask_of_another_length(device):
         raises(ValueError, "mask.* 256 rows, query has 65", q, k, v, mask)
         raises(ValueError, "mask.* 256 rows, query has 65", q, k[:, :20], v[:, :20], mask)
     raises(ValueError, "mask.* 65 columns, key has 20", q, k[:, :20], v[:, :20], MASK)
+    heads_first = [t.transpose(1, 2) for t in (q, k, v)]
+    for mask in (MASK, startend(document_ends([65]), device)):
+        raises(ValueError, "mask has 65 rows, query has 4 rows of 65 heads: is it in layout='bhsd'", *heads_first, mask)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -115,6 +115,13 @@ def test_options_out_of_range(option, capsys):
     assert f"--{option}: is 0, needs" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(train_bench.torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_without_a_gpu_the_cpu_must_be_asked_for(capsys):
+    with pytest.raises(SystemExit):
+        train_bench.main(["steps"])
+    assert "no CUDA device; --device cpu" in capsys.readouterr().err
+
+
 def test_the_plot_has_a_line_for_each_contender_and_task(tmp_path):
     pytest.importorskip("matplotlib").use("Agg")
     import train_plot
@@ -124,6 +131,7 @@ def test_the_plot_has_a_line_for_each_contender_and_task(tmp_path):
     train_plot.main([str(tmp_path / "train.jsonl"), "--out", str(tmp_path / "train.svg")])
     steps, memory = train_plot.read([tmp_path / "train.jsonl"])
     figure = train_plot.draw(steps, memory)
+    assert [len(axes.lines) for axes in train_plot.draw(steps, {}).axes] == [2 * 3]
     assert [len(axes.lines) for axes in figure.axes] == [2 * 3, 2] and (tmp_path / "train.svg").stat().st_size > 1000
     with pytest.raises(SystemExit):
         (tmp_path / "none.jsonl").write_text('{"record": "about"}\n')
