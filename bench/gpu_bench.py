@@ -50,6 +50,7 @@ def parse_arguments():
     p.add_argument("--quick", action="store_true", help="four masks, few runs")
     p.add_argument("--time-limit", type=float, help="seconds after which no further mask is started")
     p.add_argument("--linear", action="store_true", help="time against visible tiles, over random documents")
+    p.add_argument("--intervals", action="store_true", help="one mask stored as 1 to 4 intervals a key and with bitmaps")
     p.add_argument("--build", action="store_true", help="time to build a device plan")
     p.add_argument("--profile", action="store_true", help="kernels that one call launches")
     p.add_argument("--seed", type=int, default=1)
@@ -187,7 +188,7 @@ def main():
         return 77
     library = Library(arguments.library, arguments.masks_library)
     report = Report(arguments.out, about(arguments, library.dll.fm_version()))
-    asked = [mode for mode in ("linear", "build", "profile") if getattr(arguments, mode)]
+    asked = [mode for mode in ("linear", "intervals", "build", "profile") if getattr(arguments, mode)]
     for mode in asked:
         getattr(modes, mode)(library, arguments, make_inputs, report)
     good = bool(asked) or bench(library, arguments, report)

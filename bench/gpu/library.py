@@ -66,6 +66,11 @@ class Library:
     def documents(self, lengths, causal):
         return self.make(Mask, "fm_mask_documents", len(lengths), int64s(lengths), causal, 0)
 
+    def dense(self, visible):
+        """A mask of one plane from an array [rows, columns] of bools."""
+        bytes_ = np.ascontiguousarray(visible, np.uint8)
+        return self.make(Mask, "fm_mask_from_dense", c.MaskShape(1, 1, *bytes_.shape), bytes_.ctypes.data, None)
+
     def stack(self, masks):
         if len(masks) == 1:
             return masks[0]
@@ -128,6 +133,10 @@ class Mask(Owned):
     @property
     def shape(self):
         return self.library.dll.fm_mask_get_shape(self.handle)
+
+    @property
+    def fallback_bytes(self):
+        return self.library.dll.fm_mask_fallback_bytes(self.handle)
 
     def vectors(self):
         """Visible half-open row intervals, int32 [Bm, Hm, Sk, 2 M]."""

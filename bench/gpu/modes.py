@@ -3,6 +3,7 @@
 import ctypes
 import random
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -19,6 +20,10 @@ BUILD_MASKS = ("causal", "causal_document", "share_question", "global_sliding_wi
 BUILD_HEADS = 8  # of random eviction
 UPLOADS = 5
 BUILD_UPDATES = 20  # in one timed sample, so that launches queue up
+INTERVALS_MASKS = ("full", "random_eviction")  # full tiles alone; three partial ones of four
+MOST_INTERVALS = 4
+STRIPE = 128  # keys that become bitmaps together
+HOLES = 8  # of a key in such a stripe: more intervals than MOST_INTERVALS
 NOT_ATTENTION = ("memcpy", "bounds_kernel", "classes_kernel", "counts_kernel", "order_kernel", "elementwise")
 
 
@@ -128,6 +133,55 @@ def build(library, arguments, make_inputs, report):
                           "update_ms": ms, "from_host_mask_ms": 1e3 * seconds, "plan_bytes": size, "flex_ms": flex_ms})
             print(f"  {length:>7} {name:<22} {vectors.shape[1]:>2} heads  {ms:8.4f} ms  {1e3 * seconds:8.3f} ms  {size:>9} bytes"
                   + (f"  flex {flex_ms:.3f} ms" if flex_ms is not None else ""))
+
+
+# ---- intervals -----------------------------------------------------------------------------------------------------------
+
+
+def cut(vectors, pieces):
+    """The same pairs in `pieces` intervals a key, which meet beside the edges of tiles. vectors: [.., 2], one interval a key."""
+    start, end = vectors[..., 0].astype(np.int64), vectors[..., 1].astype(np.int64)
+    inner = [np.minimum(end, start + (end - start) * k // pieces + 37) for k in range(1, pieces)]
+    edges = [start, *inner, end]
+    return np.stack([edge for pair in zip(edges[:-1], edges[1:]) for edge in pair], -1).astype(np.int32)
+
+
+def pierce(vectors):
+    """The pairs of one plane, [rows, columns] bools, but for a few rows of each key of every sixteenth stripe."""
+    length = vectors.shape[0]
+    rows = np.arange(length)[:, None]
+    visible = (rows >= vectors[:, 0]) & (rows < vectors[:, 1])
+    for first in range(0, length, 16 * STRIPE):
+        keys = np.arange(first, min(first + STRIPE, length))
+        for hole in range(HOLES):
+            visible[(hole * length // HOLES + 7 * keys) % length, keys] = False
+    return visible
+
+
+def intervals(library, arguments, make_inputs, report):
+    length = arguments.lengths[0]
+    inputs, product = make_inputs(arguments, length), timing.Product("cuda")
+    planes = arguments.tokens // length * arguments.heads
+    print("one mask stored in several ways: ms, and what a partial tile of 64 x 64 takes beyond one interval, us of the whole GPU")
+    for name in INTERVALS_MASKS:
+        plane = library.benchmark_mask(name, length, 1, 1).vectors()[:1, :1]
+        whole = library.dense(pierce(plane[0, 0]))
+        stored = {str(m): SimpleNamespace(mask=None, vectors=cut(plane, m)) for m in range(1, MOST_INTERVALS + 1)}
+        stored["bitmaps"] = SimpleNamespace(mask=whole, vectors=None)
+        stats = library.benchmark_mask(name, length, 1, 1).plan().stats()
+        first = {}
+        for how, case in stored.items():
+            ours = Ours(library, inputs, case, arguments)
+            times = timing.measure(product, {"forward": ours.forward, "backward": ours.backward}, arguments).times
+            tiles = whole.plan().stats() if how == "bitmaps" else stats
+            for direction, t in times.items():
+                least = first.setdefault(direction, t.median)
+                extra = 1e3 * (t.median - least) / (tiles.partial * planes) if tiles.partial else None
+                report.write({"record": "intervals", "mask": name, "stored": how, "direction": direction, "ms": t.median,
+                              "full": tiles.full, "partial": tiles.partial, "of_one": t.median / least, "extra_us": extra})
+                print(f"  {name:<16} {how:<8} {direction:<9} {t.median:9.3f} ms  {t.median / least:6.3f}  {tiles.full:>6} full "
+                      f"{tiles.partial:>6} partial" + (f"  {extra:8.5f} us" if extra is not None else ""))
+            del ours
 
 
 # ---- profile -------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import torch
 
 from . import structs as c
 
+BITMAP_BYTES = 2048  # of a block of 128 x 128 pairs
 DTYPES = {torch.float32: c.F32, torch.float16: c.F16, torch.bfloat16: c.BF16, torch.float64: c.F64}
 
 
@@ -47,13 +48,34 @@ class DevicePlan:
             self.library.dll.fm_plan_free(self.handle)
 
 
+class UploadedPlan:
+    """A plan in GPU memory of a host mask, with its bitmaps."""
+
+    def __init__(self, library, mask, backend):
+        self.library, self.mask = library, mask
+        blocks = -(-mask.fallback_bytes // BITMAP_BYTES)
+        options, size = c.PlanOptions(backend=backend, fallback_blocks=blocks), ctypes.c_size_t()
+        intervals = max(1, library.dll.fm_mask_interval_count(mask.handle))
+        library.call("fm_plan_device_bytes", mask.shape, intervals, ctypes.byref(options), ctypes.byref(size))
+        self.buffer = torch.empty(size.value, dtype=torch.uint8, device="cuda")
+        self.handle = ctypes.c_void_p()
+        library.call("fm_plan_create_device", mask.handle, ctypes.byref(options), device_of(self.buffer), self.buffer.data_ptr(),
+                     size.value, stream(), ctypes.byref(self.handle))
+
+    def __del__(self):
+        if getattr(self, "handle", None):
+            self.library.dll.fm_plan_free(self.handle)
+
+
 class Ours:
     """Forward and backward of one mask over fixed tensors [B, S, H, D]; results are attributes."""
 
     def __init__(self, library, inputs, case, settings):
         q, k, v, do = inputs
         self.library, self.inputs = library, inputs
-        if q.is_cuda:
+        if q.is_cuda and case.vectors is None:
+            self.plan = UploadedPlan(library, case.mask, settings.backend)
+        elif q.is_cuda:
             vectors = torch.from_numpy(case.vectors).to(q.device)
             self.plan = DevicePlan(library, vectors, q.shape[1], settings.backend)
         else:

@@ -84,6 +84,7 @@ CALLS = {
     "fm_mask_to_cu_seqlens": [c_void_p, c_bool, c_void_p, c_void_p, c_int64, POINTER(c_int64)],
     "fm_mask_slice_batch": [c_void_p, c_int64, c_int64, MASK_OUT],
     "fm_mask_stack_batch": [POINTER(c_void_p), c_int64, MASK_OUT],
+    "fm_mask_from_dense": [MaskShape, c_void_p, c_void_p, MASK_OUT],
     "fm_mask_documents": [c_int64, POINTER(c_int64), c_bool, c_int64, MASK_OUT],
     "fm_plan_create": [c_void_p, POINTER(PlanOptions), MASK_OUT],
     "fm_plan_get_stats": [c_void_p, POINTER(PlanStats)],
@@ -111,5 +112,6 @@ GETTERS = {
     "fm_packing_free": (None, [c_void_p]),
     "fm_mask_get_shape": (MaskShape, [c_void_p]),
     "fm_mask_interval_count": (c_int32, [c_void_p]),
+    "fm_mask_fallback_bytes": (ctypes.c_int64, [c_void_p]),
     "fm_packing_sequence_count": (c_int64, [c_void_p]),
 }

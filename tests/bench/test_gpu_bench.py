@@ -57,6 +57,26 @@ class GpuBench(unittest.TestCase):
             lengths = case.vectors[..., 1::2].astype(np.int64) - case.vectors[..., 0::2]
             self.assertEqual(lengths.sum(), case.pairs, name)
 
+    def test_cut_intervals_hold_the_same_pairs_and_meet_beside_the_edges_of_tiles(self):
+        for name in modes.INTERVALS_MASKS:
+            plane = self.library.benchmark_mask(name, LENGTH, 1, 1).vectors()[:1, :1]
+            whole = dense(SimpleNamespace(vectors=plane, length=LENGTH), 0)
+            for pieces in range(1, modes.MOST_INTERVALS + 1):
+                vectors = modes.cut(plane, pieces)
+                self.assertEqual(vectors.shape, (1, 1, LENGTH, 2 * pieces))
+                self.assertTrue((dense(SimpleNamespace(vectors=vectors, length=LENGTH), 0) == whole).all())
+                self.assertEqual(name == "full" and (vectors[0, 0, 0, 1:-1] % 64 == 0).any(), False)
+
+    def test_a_pierced_mask_has_bitmaps_and_full_tiles_beside_them(self):
+        plane = self.library.benchmark_mask("full", LENGTH, 1, 1).vectors()
+        visible = modes.pierce(plane[0, 0])
+        mask = self.library.dense(visible)
+        stats = mask.plan().stats()
+        self.assertGreater(mask.fallback_bytes, 0)
+        self.assertEqual(stats.visible_pairs, visible.sum())
+        self.assertEqual(visible.sum(), LENGTH * LENGTH - LENGTH // 16 * modes.HOLES)
+        self.assertGreater(stats.full, 10 * stats.partial)
+
     def test_calls_agree_with_the_f32_computation(self):
         for name in ("causal_blockwise", "random_eviction", "pairs_pack"):
             case = self.case(name)
