@@ -1,6 +1,5 @@
 """Questions beside the main table: is time linear in the visible tiles, what does a plan cost, what does a call launch."""
 
-import ctypes
 import random
 import time
 from types import SimpleNamespace
@@ -9,8 +8,7 @@ import numpy as np
 import torch
 
 from . import masks, timing
-from . import structs as c
-from .ours import DevicePlan, Ours, device_of, stream
+from .ours import DevicePlan, Ours, UploadedPlan
 
 LINEAR_LENGTH = 32768
 DRAWS = 20
@@ -72,21 +70,14 @@ def linear(library, arguments, make_inputs, report):
 
 def upload_seconds(library, mask, backend):
     """Wall time of fm_plan_create_device from a host mask, median; bytes of the plan."""
-    shape, options, size = mask.shape, c.PlanOptions(backend=backend), ctypes.c_size_t()
-    intervals = max(1, library.dll.fm_mask_interval_count(mask.handle))
-    library.call("fm_plan_device_bytes", shape, intervals, ctypes.byref(options), ctypes.byref(size))
-    buffer = torch.empty(size.value, dtype=torch.uint8, device="cuda")
-    seconds = []
+    plan, seconds = UploadedPlan(library, mask, backend), []
     for _ in range(UPLOADS):
-        handle = ctypes.c_void_p()
         torch.cuda.synchronize()
         start = time.perf_counter()
-        library.call("fm_plan_create_device", mask.handle, ctypes.byref(options), device_of(buffer), buffer.data_ptr(), size.value,
-                     stream(), ctypes.byref(handle))
+        plan.create()
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
-        library.dll.fm_plan_free(handle)
-    return float(np.median(seconds)), size.value
+    return float(np.median(seconds)), plan.buffer.numel()
 
 
 def compiled_block_mask(vectors):

@@ -54,13 +54,18 @@ class UploadedPlan:
     def __init__(self, library, mask, backend):
         self.library, self.mask = library, mask
         blocks = -(-mask.fallback_bytes // BITMAP_BYTES)
-        options, size = c.PlanOptions(backend=backend, fallback_blocks=blocks), ctypes.c_size_t()
+        self.options, size = c.PlanOptions(backend=backend, fallback_blocks=blocks), ctypes.c_size_t()
         intervals = max(1, library.dll.fm_mask_interval_count(mask.handle))
-        library.call("fm_plan_device_bytes", mask.shape, intervals, ctypes.byref(options), ctypes.byref(size))
-        self.buffer = torch.empty(size.value, dtype=torch.uint8, device="cuda")
+        library.call("fm_plan_device_bytes", mask.shape, intervals, ctypes.byref(self.options), ctypes.byref(size))
+        self.buffer, self.handle = torch.empty(size.value, dtype=torch.uint8, device="cuda"), ctypes.c_void_p()
+        self.create()
+
+    def create(self):
+        """Anew, in the same buffer."""
+        self.library.dll.fm_plan_free(self.handle)
         self.handle = ctypes.c_void_p()
-        library.call("fm_plan_create_device", mask.handle, ctypes.byref(options), device_of(self.buffer), self.buffer.data_ptr(),
-                     size.value, stream(), ctypes.byref(self.handle))
+        self.library.call("fm_plan_create_device", self.mask.handle, ctypes.byref(self.options), device_of(self.buffer),
+                          self.buffer.data_ptr(), self.buffer.numel(), stream(), ctypes.byref(self.handle))
 
     def __del__(self):
         if getattr(self, "handle", None):

@@ -2,7 +2,7 @@
 refuses a struct of the wrong size."""
 
 import ctypes
-from ctypes import POINTER, c_bool, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8, c_void_p
+from ctypes import POINTER, c_bool, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_void_p
 
 F32, F16, BF16, F64 = range(4)
 CPU, CUDA = range(2)

@@ -296,22 +296,6 @@ static __device__ __forceinline__ void zero_rows(forward_rows *rows) {
     }
 }
 
-/* l becomes the output's factor; the lse is written. */
-static __device__ __forceinline__ void finish_rows(const fm_cuda_problem *p, const forward_block *block, forward_rows *rows,
-                                                   int32_t row) {
-    const float sink = p->sinks != NULL ? p->sinks[block->item.head] * SOFTMAX_LOG2E : -INFINITY;
-    const int64_t lse = ((int64_t)block->item.batch * p->heads + block->item.head) * p->rows;
-#pragma unroll
-    for (int r = 0; r < 2 * FRAGMENTS; r++) {
-        const float base = rows->base[r], l = softmax_row_sum(rows->l[r]);
-        const bool is_empty = l == 0.0f;
-        rows->l[r] = is_empty ? 0.0f : __fdividef(1.0f, l + ptx_exp2(sink - base));
-        if (p->lse != NULL && threadIdx.x % 4 == 0 && row + 8 * r < p->rows) {
-            p->lse[lse + row + 8 * r] = is_empty ? -INFINITY : base * SOFTMAX_LN2 + logf(l);
-        }
-    }
-}
-
 static __device__ __forceinline__ void store_block(const fm_cuda_problem *p, const forward_block *block, forward_rows *rows,
                                                    fm_half *ring) {
     const int warp = (int)threadIdx.x / 32;
@@ -321,7 +305,7 @@ static __device__ __forceinline__ void store_block(const fm_cuda_problem *p, con
                                  .rows = p->rows,
                                  .dim = p->head_dim_v,
                                  .is_f32 = p->output_is_f32};
-    finish_rows(p, block, rows, target.row0 + (int)threadIdx.x % 32 / 4);
+    store_lse(p, block->item.batch, block->item.head, rows->base, rows->l, target.row0 + (int)threadIdx.x % 32 / 4);
     if (p->output.in_chunks && !p->output_is_f32) {
         store_chunks(&target, rows->O, rows->l);
     } else {

@@ -210,22 +210,6 @@ static __device__ __forceinline__ void negate_query(const consumer *x) {
     ptx_bar_sync(TEAM_BARRIER + x->team, TEAM_THREADS);
 }
 
-/* l becomes the output's factor; the lse is written. */
-static __device__ __forceinline__ void finish_rows(const fm_cuda_problem *p, const forward_item *item, forward_rows *rows,
-                                                   int32_t row) {
-    const float sink = p->sinks != NULL ? p->sinks[item->head] * SOFTMAX_LOG2E : -INFINITY;
-    const int64_t lse = ((int64_t)item->batch * p->heads + item->head) * p->rows;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const float base = rows->base[r], l = softmax_row_sum(rows->l[r]);
-        const bool is_empty = l == 0.0f;
-        rows->l[r] = is_empty ? 0.0f : __fdividef(1.0f, l + ptx_exp2(sink - base));
-        if (p->lse != NULL && threadIdx.x % 4 == 0 && row + 8 * r < p->rows) {
-            p->lse[lse + row + 8 * r] = is_empty ? -INFINITY : base * SOFTMAX_LN2 + logf(l);
-        }
-    }
-}
-
 /* An item with a split of the keys: sums as they are, for forward_combine.cuh. */
 static __device__ __forceinline__ void store_split(const consumer *x, const forward_item *item, forward_rows *rows,
                                                    int32_t row0) {
@@ -260,7 +244,7 @@ static __device__ __forceinline__ void store_item(const consumer *x, forward_row
         store_split(x, &item, rows, target.row0);
         return;
     }
-    finish_rows(p, &item, rows, target.row0 + (int32_t)threadIdx.x % 32 / 4);
+    store_lse(p, item.batch, item.head, rows->base, rows->l, target.row0 + (int32_t)threadIdx.x % 32 / 4);
     if (p->output_is_f32) {
         store_pairs(&target, rows->O, rows->l);
     } else {

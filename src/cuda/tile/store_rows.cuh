@@ -4,7 +4,25 @@
 
 #include "cuda/launch.h"
 #include "cuda/tile/shared_tile.cuh"
+#include "cuda/tile/softmax.cuh"
 #include "cuda/variant.cuh"
+
+/* Of the lane's rows, row, row + 8, ..: l becomes the output's factor, and the lse is written. */
+template <int ROWS>
+static __device__ __forceinline__ void store_lse(const fm_cuda_problem *p, int32_t batch, int32_t head, const float (&base)[ROWS],
+                                                 float (&l)[ROWS], int32_t row) {
+    const float sink = p->sinks != NULL ? p->sinks[head] * SOFTMAX_LOG2E : -INFINITY;
+    const int64_t lse = ((int64_t)batch * p->heads + head) * p->rows;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const float sum = softmax_row_sum(l[r]);
+        const bool is_empty = sum == 0.0f;
+        l[r] = is_empty ? 0.0f : __fdividef(1.0f, sum + ptx_exp2(sink - base[r]));
+        if (p->lse != NULL && threadIdx.x % 4 == 0 && row + 8 * r < p->rows) {
+            p->lse[lse + row + 8 * r] = is_empty ? -INFINITY : base[r] * SOFTMAX_LN2 + logf(sum);
+        }
+    }
+}
 
 /* Where a warp's rows go. */
 typedef struct store_target {
