@@ -5,7 +5,14 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-enum { CHUNK = 8, THREADS = 256, BLOCK_ROWS = FM_CUDA_ROW_BLOCK, ROW_LANES = THREADS / BLOCK_ROWS, SINK_THREADS = 1024 };
+enum {
+    CHUNK = 8,
+    THREADS = 256,
+    BLOCK_ROWS = FM_CUDA_ROW_BLOCK,
+    ROW_LANES = THREADS / BLOCK_ROWS,
+    TERM_ROWS = 4, /* a thread of row_terms, so that eight of its loads are under way at once */
+    SINK_THREADS = 1024
+};
 
 static constexpr float LOG2E = 1.44269504f;
 
@@ -25,26 +32,24 @@ template <int DTYPE> static __device__ __forceinline__ void store_element(void *
     }
 }
 
-/* Eight dims from d on of the row at `row`. */
-template <int DTYPE>
+/* Eight dims from d on of the row at `row`. IN_CHUNKS: as the tensor says. */
+template <int DTYPE, bool IN_CHUNKS>
 static __device__ __forceinline__ void load_chunk(float (&x)[CHUNK], const fm_cuda_tensor *t, int64_t row, int32_t d) {
-    if (t->in_chunks && DTYPE == FM_F32) {
+    if (!IN_CHUNKS) {
+#pragma unroll
+        for (int e = 0; e < CHUNK; e++) {
+            x[e] = load_element<DTYPE>(t->data, row + (d + e) * t->stride[3]);
+        }
+    } else if (DTYPE == FM_F32) {
         const float4 *from = reinterpret_cast<const float4 *>(static_cast<const float *>(t->data) + row + d);
         const float4 low = from[0], high = from[1];
         x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w, x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-        return;
-    }
-    if (t->in_chunks) {
+    } else {
         const uint4 chunk = *reinterpret_cast<const uint4 *>(static_cast<const char *>(t->data) + 2 * (row + d));
 #pragma unroll
         for (int e = 0; e < CHUNK; e++) {
             x[e] = load_element<DTYPE>(&chunk, e);
         }
-        return;
-    }
-#pragma unroll
-    for (int e = 0; e < CHUNK; e++) {
-        x[e] = load_element<DTYPE>(t->data, row + (d + e) * t->stride[3]);
     }
 }
 
@@ -71,19 +76,19 @@ static __device__ __forceinline__ void store_chunk(const float (&x)[CHUNK], cons
     }
 }
 
-/* Blocks of 16 rows of one head; heads next to each other run together, for their rows lie next to each other in memory. */
+/* A block's rows of one head; heads next to each other run together, for their rows lie next to each other in memory. */
 typedef struct row_block {
     int32_t batch, head, row0;
 } row_block;
 
-/* rows: of a head. */
-static __device__ __forceinline__ row_block find_row_block(const fm_cuda_problem *p, int64_t rows) {
-    const int64_t blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS, block = blockIdx.x / p->heads;
-    return row_block{(int32_t)(block / blocks), (int32_t)(blockIdx.x % p->heads), (int32_t)(block % blocks) * BLOCK_ROWS};
+/* rows: of a head; of_block: of them. */
+static __device__ __forceinline__ row_block find_row_block(const fm_cuda_problem *p, int64_t rows, int32_t of_block) {
+    const int64_t blocks = (rows + of_block - 1) / of_block, block = blockIdx.x / p->heads;
+    return row_block{(int32_t)(block / blocks), (int32_t)(blockIdx.x % p->heads), (int32_t)(block % blocks) * of_block};
 }
 
-static launch_shape row_block_shape(const fm_cuda_problem *p, int64_t rows) {
-    return launch_shape{p->batch * (int64_t)p->heads * ((rows + BLOCK_ROWS - 1) / BLOCK_ROWS), 1, THREADS, 0};
+static launch_shape row_block_shape(const fm_cuda_problem *p, int64_t rows, int32_t of_block) {
+    return launch_shape{p->batch * (int64_t)p->heads * ((rows + of_block - 1) / of_block), 1, THREADS, 0};
 }
 
 /* log(exp(lse) + exp(sink)); a sink of -inf is none. */
@@ -110,30 +115,41 @@ static __device__ __forceinline__ void store_row_terms(const fm_cuda_backward_pr
     bp->delta[to] = delta;
 }
 
-/* A row by 16 lanes. */
-template <int DTYPE>
+/* Four rows, 16 apart, by 16 lanes. */
+template <int DTYPE, bool IN_CHUNKS>
 static __global__ void __launch_bounds__(THREADS) row_terms_kernel(const __grid_constant__ fm_cuda_backward_problem bp) {
     const fm_cuda_problem *p = &bp.forward;
-    const row_block block = find_row_block(p, bp.terms_stride);
-    const int32_t row = block.row0 + (int32_t)threadIdx.x / ROW_LANES, lane = (int32_t)threadIdx.x % ROW_LANES;
+    const row_block block = find_row_block(p, bp.terms_stride, TERM_ROWS * BLOCK_ROWS);
+    const int32_t row0 = block.row0 + (int32_t)threadIdx.x / ROW_LANES, lane = (int32_t)threadIdx.x % ROW_LANES;
     const fm_cuda_tensor *output = &p->output, *grad = &bp.grad_output;
-    const int64_t at = block.batch * output->stride[0] + row * output->stride[1] + block.head * output->stride[2];
-    const int64_t grad_at = block.batch * grad->stride[0] + row * grad->stride[1] + block.head * grad->stride[2];
-    float dot = 0.0f;
-    for (int32_t d = lane * CHUNK; row < p->rows && d < p->head_dim_v; d += ROW_LANES * CHUNK) {
-        float x[CHUNK], y[CHUNK];
-        load_chunk<DTYPE>(x, output, at, d);
-        load_chunk<DTYPE>(y, grad, grad_at, d);
+    const int64_t at = block.batch * output->stride[0] + block.head * output->stride[2];
+    const int64_t grad_at = block.batch * grad->stride[0] + block.head * grad->stride[2];
+    float dot[TERM_ROWS] = {};
+    for (int32_t d = lane * CHUNK; d < p->head_dim_v; d += ROW_LANES * CHUNK) {
+        float x[TERM_ROWS][CHUNK], y[TERM_ROWS][CHUNK];
 #pragma unroll
-        for (int e = 0; e < CHUNK; e++) {
-            dot = fmaf(x[e], y[e], dot);
+        for (int i = 0; i < TERM_ROWS; i++) {
+            const int32_t row = min(row0 + i * BLOCK_ROWS, p->rows - 1);
+            load_chunk<DTYPE, IN_CHUNKS>(x[i], output, at + row * output->stride[1], d);
+            load_chunk<DTYPE, IN_CHUNKS>(y[i], grad, grad_at + row * grad->stride[1], d);
+        }
+#pragma unroll
+        for (int i = 0; i < TERM_ROWS; i++) {
+#pragma unroll
+            for (int e = 0; e < CHUNK; e++) {
+                dot[i] = fmaf(x[i][e], y[i][e], dot[i]);
+            }
         }
     }
-    for (int d = ROW_LANES / 2; d > 0; d /= 2) {
-        dot += __shfl_xor_sync(0xffffffffu, dot, d);
-    }
-    if (lane == 0 && row < bp.terms_stride) {
-        store_row_terms(&bp, (int64_t)block.batch * p->heads + block.head, row, dot);
+#pragma unroll
+    for (int i = 0; i < TERM_ROWS; i++) {
+        for (int d = ROW_LANES / 2; d > 0; d /= 2) {
+            dot[i] += __shfl_xor_sync(0xffffffffu, dot[i], d);
+        }
+        const int32_t row = row0 + i * BLOCK_ROWS;
+        if (lane == 0 && row < bp.terms_stride) {
+            store_row_terms(&bp, (int64_t)block.batch * p->heads + block.head, row, dot[i]);
+        }
     }
     if (bp.counter != NULL && blockIdx.x == 0 && threadIdx.x == 0) {
         *bp.counter = 0;
@@ -146,7 +162,7 @@ template <int DTYPE>
 static __global__ void __launch_bounds__(THREADS) finish_kernel(const __grid_constant__ fm_cuda_backward_problem bp) {
     const fm_cuda_problem *p = &bp.forward;
     const fm_cuda_tensor *to = &bp.grad_query;
-    const row_block block = find_row_block(p, p->rows);
+    const row_block block = find_row_block(p, p->rows, BLOCK_ROWS);
     const int32_t chunks = p->head_dim / CHUNK;
     const float *sum =
         bp.grad_query_sum + ((int64_t)block.batch * p->heads + block.head) * bp.sum_head + block.row0 / BLOCK_ROWS * bp.sum_slab;
@@ -202,12 +218,20 @@ static __global__ void __launch_bounds__(SINK_THREADS) grad_sinks_kernel(const _
     }
 }
 
+template <int DTYPE> static const void *row_terms_with(bool in_chunks) {
+    return in_chunks ? (const void *)row_terms_kernel<DTYPE, true> : (const void *)row_terms_kernel<DTYPE, false>;
+}
+
+static const void *row_terms_of(fm_dtype dtype, bool in_chunks) {
+    return dtype == FM_F32    ? row_terms_with<FM_F32>(in_chunks)
+           : dtype == FM_BF16 ? row_terms_with<FM_BF16>(in_chunks)
+                              : row_terms_with<FM_F16>(in_chunks);
+}
+
 extern "C" int fm_cuda_row_terms(const fm_cuda_backward_problem *problem, fm_dtype dtype, void *stream) {
     const fm_cuda_problem *p = &problem->forward;
-    const bool is_f32 = dtype == FM_F32 || p->output_is_f32;
-    const void *kernel = is_f32             ? (const void *)row_terms_kernel<FM_F32>
-                         : dtype == FM_BF16 ? (const void *)row_terms_kernel<FM_BF16>
-                                            : (const void *)row_terms_kernel<FM_F16>;
+    const void *kernel =
+        row_terms_of(dtype == FM_F32 || p->output_is_f32 ? FM_F32 : dtype, p->output.in_chunks && problem->grad_output.in_chunks);
     if (problem->grad_query_sum != NULL) {
         const size_t elements = (size_t)p->batch * (size_t)p->heads * (size_t)problem->sum_head;
         const cudaError_t status =
@@ -216,7 +240,7 @@ extern "C" int fm_cuda_row_terms(const fm_cuda_backward_problem *problem, fm_dty
             return status;
         }
     }
-    return launch_with(kernel, row_block_shape(p, problem->terms_stride), problem, stream);
+    return launch_with(kernel, row_block_shape(p, problem->terms_stride, TERM_ROWS * BLOCK_ROWS), problem, stream);
 }
 
 extern "C" int fm_cuda_finish_grad_query(const fm_cuda_backward_problem *problem, fm_dtype dtype, void *stream) {
@@ -224,7 +248,7 @@ extern "C" int fm_cuda_finish_grad_query(const fm_cuda_backward_problem *problem
     const void *kernel = is_f32             ? (const void *)finish_kernel<FM_F32>
                          : dtype == FM_BF16 ? (const void *)finish_kernel<FM_BF16>
                                             : (const void *)finish_kernel<FM_F16>;
-    return launch_with(kernel, row_block_shape(&problem->forward, problem->forward.rows), problem, stream);
+    return launch_with(kernel, row_block_shape(&problem->forward, problem->forward.rows, BLOCK_ROWS), problem, stream);
 }
 
 extern "C" int fm_cuda_grad_sinks(const fm_cuda_backward_problem *problem, void *stream) {
