@@ -40,9 +40,12 @@ static __device__ __forceinline__ void first_step(const consumer *x, last_step *
     float S[SCORES], dP[SCORES];
     take_turn<TEAM>();
     start_scores<TEAM>(x, S);
+    const uint32_t what = uniform(x->s->step[x->stage].what);
+    const visible_rows visible = CAPPED ? visible_rows{{0, 0}} : find_step<TEAM>(x, what);
+    wait(&x->s->grad_output_full[x->stage], x->round);
     start_grads<TEAM>(x, dP);
     pass_turn<TEAM>();
-    differentiate<TEAM, SUMS_QUERY, CAPPED>(x, S, dP, last->weights, last->grads);
+    differentiate<TEAM, SUMS_QUERY, CAPPED>(x, what, visible, S, dP, last->weights, last->grads);
 }
 
 /* dV, dQ and dK of the last step (team 0: dQ of the one before), then S and dP of this one. */
@@ -50,7 +53,7 @@ template <int TEAM, bool SUMS_QUERY, bool CAPPED>
 static __device__ __forceinline__ void next_step(consumer *x, float (&dK)[SUMS], float (&dV)[SUMS], last_step *last) {
     constexpr bool LEADS = TEAM == 0;
     backward_shared *s = x->s;
-    const uint32_t stage = x->uses % STAGES, step = LEADS ? x->steps - 1 : x->steps;
+    const uint32_t stage = x->stage, step = LEADS ? x->steps - 1 : x->steps;
     float S[SCORES], dP[SCORES], dQ[QUERY_SUMS];
     take_turn<TEAM>(); /* also: the team's four warps have written their part of dS */
     ptx_wgmma_fence();
@@ -63,9 +66,11 @@ static __device__ __forceinline__ void next_step(consumer *x, float (&dK)[SUMS],
     }
     multiply_rows(dK, last->grads, rows_descriptor(s->query[stage]));
     ptx_wgmma_commit();
-    x->uses++;
+    next_stage(x);
     x->steps++;
-    ptx_wgmma_wait<1>(); /* dV and dQ */
+    wait(&s->query_full[x->stage], x->round); /* they have come long since; S and dP shall not wait for the answer */
+    wait(&s->grad_output_full[x->stage], x->round);
+    ptx_wgmma_wait<SUMS_QUERY ? 1 : 0>(); /* dV and dQ; where there is no dQ, ptxas wants dK to be done too */
     ptx_wgmma_ready(dV);
     if (SUMS_QUERY) {
         ptx_wgmma_ready(dQ);
@@ -77,16 +82,17 @@ static __device__ __forceinline__ void next_step(consumer *x, float (&dK)[SUMS],
         }
         last->has_query = true;
     }
-    wait(&s->query_full[x->uses % STAGES], x->uses / STAGES);
-    last->tile = LEADS ? last->next_tile : s->step[x->uses % STAGES].sum_tile;
-    last->next_tile = s->step[x->uses % STAGES].sum_tile;
     start_scores<TEAM>(x, S);
-    ptx_wgmma_wait<1>(); /* dK */
-    ptx_wgmma_ready(dK);
-    arrive(&s->stage_empty[stage]);
+    const uint32_t what = uniform(s->step[x->stage].what);
+    const visible_rows visible = CAPPED ? visible_rows{{0, 0}} : find_step<TEAM>(x, what); /* under dK and S */
     start_grads<TEAM>(x, dP);
     pass_turn<TEAM>();
-    differentiate<TEAM, SUMS_QUERY, CAPPED>(x, S, dP, last->weights, last->grads);
+    ptx_wgmma_wait<2>(); /* dK */
+    ptx_wgmma_ready(dK);
+    arrive(&s->stage_empty[stage]);
+    last->tile = LEADS ? last->next_tile : s->step[x->stage].sum_tile;
+    last->next_tile = s->step[x->stage].sum_tile;
+    differentiate<TEAM, SUMS_QUERY, CAPPED>(x, what, visible, S, dP, last->weights, last->grads);
 }
 
 /* All steps of an item: dK and dV. */
@@ -94,7 +100,7 @@ template <int TEAM, bool SUMS_QUERY, bool CAPPED>
 static __device__ __forceinline__ void run_item(consumer *x, int32_t left, float (&dK)[SUMS], float (&dV)[SUMS]) {
     constexpr bool LEADS = TEAM == 0; /* half a step ahead, dQ one step later */
     backward_shared *s = x->s;
-    const uint32_t tile = s->step[x->uses % STAGES].sum_tile;
+    const uint32_t tile = s->step[x->stage].sum_tile;
     last_step last = {.tile = tile, .next_tile = tile, .has_query = !LEADS}; /* team 0's first dQ is of no step */
     wait(&s->key_full, x->loads);
     first_step<TEAM, SUMS_QUERY, CAPPED>(x, &last);
@@ -102,7 +108,7 @@ static __device__ __forceinline__ void run_item(consumer *x, int32_t left, float
     while (--left > 0) {
         next_step<TEAM, SUMS_QUERY, CAPPED>(x, dK, dV, &last);
     }
-    const uint32_t stage = x->uses % STAGES, buffer = x->steps % 2;
+    const uint32_t stage = x->stage, buffer = x->steps % 2;
     float dQ[QUERY_SUMS];
     if (SUMS_QUERY && !LEADS) {
         wait(&s->grad_score_full[buffer], x->steps / 2);
@@ -140,7 +146,7 @@ static __device__ __forceinline__ void run_item(consumer *x, int32_t left, float
         arrive(&s->grad_score_empty[buffer]);
         send_grad_query<TEAM>(x, dQ, last.next_tile);
     }
-    x->uses++;
+    next_stage(x);
     x->steps++;
     x->loads++;
     arrive(&s->key_empty); /* the next keys come while these are stored */
@@ -149,13 +155,13 @@ static __device__ __forceinline__ void run_item(consumer *x, int32_t left, float
 template <int TEAM, bool SUMS_QUERY, bool CAPPED>
 static __device__ __forceinline__ void consume(const fm_cuda_backward_problem *bp, backward_shared *s) {
     const fm_cuda_problem *p = &bp->forward;
-    consumer x = {bp, s, 0, 0, 0, 0};
+    consumer x = {bp, s, 0, 0, 0, 0, 0};
     if (TEAM == 1) {
         pass_turn<TEAM>();
     }
 #pragma unroll 1
     for (;; x.items++) {
-        wait(&s->query_full[x.uses % STAGES], x.uses / STAGES);
+        wait(&s->query_full[x.stage], x.round);
         const int32_t steps = (int32_t)uniform((uint32_t)s->item[x.items % ITEM_PLACES].steps);
         if (steps == ITEM_END) {
             break;
@@ -168,9 +174,9 @@ static __device__ __forceinline__ void consume(const fm_cuda_backward_problem *b
         if (steps > 0) {
             run_item<TEAM, SUMS_QUERY, CAPPED>(&x, steps, dK, dV);
         } else {
-            wait(&s->grad_output_full[x.uses % STAGES], x.uses / STAGES);
-            arrive(&s->stage_empty[x.uses % STAGES]);
-            x.uses++;
+            wait(&s->grad_output_full[x.stage], x.round);
+            arrive(&s->stage_empty[x.stage]);
+            next_stage(&x);
         }
         if (SUMS_QUERY) { /* the last dQ has left the staging area */
             if (thread_again() % 32 == 0) {

@@ -81,13 +81,6 @@ static __device__ __forceinline__ void weigh_plain(float (&S)[SCORES], const flo
     }
 }
 
-static __device__ __forceinline__ void hide_weights(float (&S)[SCORES], visible_rows visible) {
-#pragma unroll
-    for (int i = 0; i < SCORES; i++) {
-        S[i] = is_visible(visible, i / 4, i / 2 % 2, i % 2) ? S[i] : 0.0f;
-    }
-}
-
 static __device__ __forceinline__ void hide_pairs(uint32_t (&pairs)[PAIRS], visible_rows visible) {
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
@@ -129,17 +122,31 @@ static __device__ __forceinline__ void unpack_weights(float (&S)[SCORES], const 
     }
 }
 
-/* dS = P (dP - delta), as pairs. */
-static __device__ __forceinline__ void grad_scores(const float (&P)[SCORES], const float (&dP)[SCORES], const float *delta,
-                                                   uint32_t (&pairs)[PAIRS]) {
+static __device__ __forceinline__ void subtract_delta(float (&dP)[SCORES], const float *delta) {
 #pragma unroll
     for (int j = 0; j < ROW_BLOCKS; j++) {
         const float2 d = *reinterpret_cast<const float2 *>(delta + 8 * j);
 #pragma unroll
-        for (int k = 0; k < 2; k++) {
-            const int i = 4 * j + 2 * k;
-            pairs[i / 2] = fm_half2_from(P[i] * (dP[i] - d.x), P[i + 1] * (dP[i + 1] - d.y));
+        for (int i = 0; i < 4; i++) {
+            dP[4 * j + i] -= i % 2 == 0 ? d.x : d.y;
         }
+    }
+}
+
+/* Scores of hidden pairs become 0. */
+static __device__ __forceinline__ void hide_scores(float (&x)[SCORES], visible_rows visible) {
+#pragma unroll
+    for (int i = 0; i < SCORES; i++) {
+        x[i] = is_visible(visible, i / 4, i / 2 % 2, i % 2) ? x[i] : 0.0f;
+    }
+}
+
+/* dS = P (dP - delta), as pairs. */
+static __device__ __forceinline__ void grad_scores(const float (&P)[SCORES], const float (&dP)[SCORES],
+                                                   uint32_t (&pairs)[PAIRS]) {
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        pairs[i] = fm_half2_from(P[2 * i] * dP[2 * i], P[2 * i + 1] * dP[2 * i + 1]);
     }
 }
 

@@ -56,8 +56,8 @@ static __device__ __forceinline__ void multiply_keys(float (&x)[QUERY_SUMS], uin
 typedef struct consumer {
     const fm_cuda_backward_problem *bp;
     backward_shared *s;
-    uint32_t uses;  /* of stages, so far */
-    uint32_t steps; /* with work, so far: uses of dS */
+    uint32_t stage, round; /* in use; the round's parity is that of its barriers */
+    uint32_t steps;        /* with work, so far: uses of dS */
     uint32_t items, loads;
 } consumer;
 
@@ -68,6 +68,13 @@ static __device__ __forceinline__ void arrive(uint64_t *barrier) {
 }
 static __device__ __forceinline__ void wait(uint64_t *barrier, uint32_t use) {
     ptx_mbarrier_wait(ptx_shared_address(barrier), use & 1);
+}
+
+/* A wrap by comparison: a remainder by 3 would take 80 cycles of every turn. */
+static __device__ __forceinline__ void next_stage(consumer *x) {
+    const bool wraps = x->stage == STAGES - 1;
+    x->stage = wraps ? 0 : x->stage + 1;
+    x->round ^= wraps;
 }
 
 /* Values that ptxas takes for uniform: it serialises products behind branches on others (C7520). */
@@ -90,22 +97,31 @@ template <int TEAM> static __device__ __forceinline__ void wait_grad_score_free(
     }
 }
 
+/* Which pairs of the step in use the thread's keys see; of full steps it is not asked. */
+template <int TEAM> static __device__ __forceinline__ visible_rows find_step(const consumer *x, uint32_t what) {
+    visible_rows visible = {{0, 0}};
+    if (!step_half_is_full(what, TEAM)) {
+        const uint32_t thread = thread_again() % 128;
+        const backward_item *item = &x->s->item[x->items % ITEM_PLACES];
+        visible = find_visible(&x->bp->forward, x->s->step[x->stage].plane, step_tile(what) * ROWS + (int32_t)(thread % 4 * 2),
+                               item->group * KEYS + TEAM * BOX + (int32_t)(thread / 32 * 16 + thread % 32 / 4));
+    }
+    return visible;
+}
+
 /* From S and dP, both still being computed, to pairs of P and of dS, the latter in shared memory too. The branches between the
  * exponentials and the wait for dP keep ptxas from moving those below it. */
 template <int TEAM, bool SUMS_QUERY, bool CAPPED>
-static __device__ __forceinline__ void differentiate(const consumer *x, float (&S)[SCORES], float (&dP)[SCORES],
-                                                     uint32_t (&weights)[PAIRS], uint32_t (&grads)[PAIRS]) {
+static __device__ __forceinline__ void differentiate(const consumer *x, uint32_t what, visible_rows visible, float (&S)[SCORES],
+                                                     float (&dP)[SCORES], uint32_t (&weights)[PAIRS], uint32_t (&grads)[PAIRS]) {
     const fm_cuda_problem *p = &x->bp->forward;
     backward_shared *s = x->s;
-    const uint32_t stage = x->uses % STAGES, what = uniform(s->step[stage].what), thread = thread_again() % 128;
-    const bool is_full = step_half_is_full(what, TEAM);
+    const uint32_t stage = x->stage, thread = thread_again() % 128;
     const float *lse2 = s->lse2[stage] + thread % 4 * 2, *delta = s->delta[stage] + thread % 4 * 2;
-    visible_rows visible = {{0, 0}};
+    const bool is_full = step_half_is_full(what, TEAM);
     uint32_t slopes[PAIRS]; /* with softcap */
-    if (!is_full) {
-        const backward_item *item = &s->item[x->items % ITEM_PLACES];
-        visible = find_visible(p, s->step[stage].plane, step_tile(what) * ROWS + (int32_t)(thread % 4 * 2),
-                               item->group * KEYS + TEAM * BOX + (int32_t)(thread / 32 * 16 + thread % 32 / 4));
+    if (CAPPED) {           /* any earlier there are no registers */
+        visible = find_step<TEAM>(x, what);
     }
     ptx_wgmma_wait<1>();
     ptx_wgmma_ready(S);
@@ -118,11 +134,9 @@ static __device__ __forceinline__ void differentiate(const consumer *x, float (&
     } else {
         weigh_plain(S, lse2, p->scale * SOFTMAX_LOG2E);
         if (!is_full) {
-            hide_weights(S, visible);
+            hide_scores(S, visible);
         }
         pack_weights(S, weights);
-    }
-    if (!CAPPED) {
         ptx_wgmma_ready(S);
     }
     ptx_wgmma_wait<0>();
@@ -130,8 +144,12 @@ static __device__ __forceinline__ void differentiate(const consumer *x, float (&
     if (CAPPED) {
         unpack_weights(S, slopes);
     }
-    grad_scores(S, dP, delta, grads);
-    if (!is_full) { /* hidden V, or dO of an empty row, may be so large that dP is not finite */
+    subtract_delta(dP, delta);
+    if (!CAPPED && !is_full) { /* hidden V, or dO of an empty row, may be so large that dP is not finite */
+        hide_scores(dP, visible);
+    }
+    grad_scores(S, dP, grads);
+    if (CAPPED && !is_full) { /* fewer registers */
         hide_pairs(grads, visible);
     }
     if (SUMS_QUERY) {
@@ -141,16 +159,15 @@ static __device__ __forceinline__ void differentiate(const consumer *x, float (&
     }
 }
 
-/* S and dP of the stage in use, as two groups in flight. The rows have come. */
+/* S and dP of the stage in use, as two groups in flight. Q and dO have come. */
 template <int TEAM> static __device__ __forceinline__ void start_scores(const consumer *x, float (&S)[SCORES]) {
     ptx_wgmma_fence();
-    multiply_dims(S, rows_descriptor(x->s->key + TEAM * LINE_BYTES), rows_descriptor(x->s->query[x->uses % STAGES]));
+    multiply_dims(S, rows_descriptor(x->s->key + TEAM * LINE_BYTES), rows_descriptor(x->s->query[x->stage]));
     ptx_wgmma_commit();
 }
 template <int TEAM> static __device__ __forceinline__ void start_grads(const consumer *x, float (&dP)[SCORES]) {
-    wait(&x->s->grad_output_full[x->uses % STAGES], x->uses / STAGES);
     ptx_wgmma_fence();
-    multiply_dims(dP, rows_descriptor(x->s->value + TEAM * LINE_BYTES), rows_descriptor(x->s->grad_output[x->uses % STAGES]));
+    multiply_dims(dP, rows_descriptor(x->s->value + TEAM * LINE_BYTES), rows_descriptor(x->s->grad_output[x->stage]));
     ptx_wgmma_commit();
 }
 
