@@ -58,6 +58,7 @@ def parse_arguments():
     p.add_argument("--out", help="file of JSON lines")
     a = p.parse_args()
     a.kv_heads = a.kv_heads or a.heads
+    a.heat_seconds = 0.3 if a.quick else 1.0
     a.warm_seconds, a.runs, a.most_runs, a.run_seconds = (0.15, 3, 9, 0.05) if a.quick else (0.35, 5, 25, 0.2)
     if any(a.tokens % length for length in a.lengths) or a.heads % a.kv_heads:
         p.error("--tokens is not a multiple of a length, or --heads of --kv-heads")

@@ -116,7 +116,7 @@ def build(library, arguments, make_inputs, report):
                 for _ in range(BUILD_UPDATES):
                     plan.update()
 
-            ms = timing.measure(product, {"updates": updates}, arguments).times["updates"].median / BUILD_UPDATES
+            ms = timing.measure(product, {"updates": updates}, arguments, heats=False).times["updates"].median / BUILD_UPDATES
             seconds, size = upload_seconds(library, mask, arguments.backend)
             wants_flex = name == BUILD_MASKS[0] and "flex" in arguments.rivals.split(",")
             flex_ms = compiled_block_mask(vectors) if wants_flex else None

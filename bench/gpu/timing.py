@@ -1,7 +1,7 @@
 """Times of calls on a GPU, each in its own steady state.
 
-A GPU at its power limit is slower after a hungry kernel than after a modest one, so calls that take turns disturb each other. Here
-each call first runs alone for a while, then cuBLAS's product is timed in the state that it left (and fills the queue while Python
+A GPU at its power limit is slower after a hungry kernel than after a modest one, so calls that take turns disturb each other, and faster
+after a rest, for about a second. Here the product heats the card first; then each call first runs alone for a while, then cuBLAS's product is timed in the state that it left (and fills the queue while Python
 prepares what follows), then the call is timed a number of times.
 """
 
@@ -80,9 +80,17 @@ def duration(call):
     return max(start.elapsed_time(end) * 1e-3, 1e-5)
 
 
-def measure(product, calls, settings):
+def heat(product, seconds):
+    """Ends a rest: without it the first call would be timed too fast, and the next one, while the card makes up for it, too slow."""
+    for _ in range(int(seconds / duration(product))):
+        product()
+
+
+def measure(product, calls, settings, heats=True):
     """Each call: warm-up by time, the product, then settings.runs runs, more where they are short."""
     measured = Measured()
+    if heats:
+        heat(product, settings.heat_seconds)
     for name, call in calls.items():
         seconds = duration(call)
         for _ in range(int(settings.warm_seconds / seconds)):
