@@ -71,10 +71,10 @@ static int32_t heads_together(const fm_problem *p) {
     return (int32_t)(heads * (p->heads / p->heads_kv));
 }
 
-/* Blocks of every launch, none of which has more than two for a group of rows or keys or, of row terms, one for 16 rows of whole tiles. */
+/* Blocks of every launch, none of which has more than two for a group of rows or keys or, of dQ's conversion, one for 16 rows. */
 static fm_status check_extents(const fm_problem *p) {
     const int64_t groups = fm_ceil_divide(p->rows > p->columns ? p->rows : p->columns, FM_PLAN_GROUP);
-    const int64_t row_blocks = fm_ceil_divide(p->rows, FM_PLAN_BLOCK) * (FM_PLAN_BLOCK / FM_CUDA_ROW_BLOCK);
+    const int64_t row_blocks = fm_ceil_divide(p->rows, FM_CUDA_ROW_BLOCK);
     const int64_t blocks = row_blocks > 2 * groups ? row_blocks : 2 * groups;
     FM_CHECK(p->batch * p->heads <= INT32_MAX / (blocks > 0 ? blocks : 1), FM_ERROR_LIMIT,
              "query: %lld batch items x %lld heads x %lld blocks of rows or keys pass 2^31 - 1", (long long)p->batch,

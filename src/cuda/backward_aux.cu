@@ -10,7 +10,7 @@ enum {
     THREADS = 256,
     BLOCK_ROWS = FM_CUDA_ROW_BLOCK,
     ROW_LANES = THREADS / BLOCK_ROWS,
-    TERM_ROWS = 4, /* a thread of row_terms, so that eight of its loads are under way at once */
+    TERM_ROWS = 4, /* a thread of row_terms, so that eight loads of 16 bytes (halves) are under way at once */
     SINK_THREADS = 1024
 };
 
@@ -32,7 +32,7 @@ template <int DTYPE> static __device__ __forceinline__ void store_element(void *
     }
 }
 
-/* Eight dims from d on of the row at `row`. IN_CHUNKS: as the tensor says. */
+/* Eight dims from d on of the row at `row`. IN_CHUNKS: O and dO are; if one is not, both are read by elements. */
 template <int DTYPE, bool IN_CHUNKS>
 static __device__ __forceinline__ void load_chunk(float (&x)[CHUNK], const fm_cuda_tensor *t, int64_t row, int32_t d) {
     if (!IN_CHUNKS) {
@@ -81,7 +81,7 @@ typedef struct row_block {
     int32_t batch, head, row0;
 } row_block;
 
-/* rows: of a head; of_block: of them. */
+/* rows: of a head, cut into blocks of `of_block`. */
 static __device__ __forceinline__ row_block find_row_block(const fm_cuda_problem *p, int64_t rows, int32_t of_block) {
     const int64_t blocks = (rows + of_block - 1) / of_block, block = blockIdx.x / p->heads;
     return row_block{(int32_t)(block / blocks), (int32_t)(blockIdx.x % p->heads), (int32_t)(block % blocks) * of_block};

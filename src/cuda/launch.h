@@ -65,7 +65,7 @@ int fm_cuda_plan_from_nothing(const fm_device_plan *plan, fm_cuda_window window,
 /* zero.cu: every element of a [n0, n1, n2, n3] tensor of halves or f32. */
 int fm_cuda_zero(const fm_cuda_tensor *tensor, const int64_t shape[4], fm_dtype dtype, void *stream);
 
-/* Rows of a head that a block of row_terms takes: a slab of the sum. */
+/* Rows of a slab of dQ's sum, which a block of finish_grad_query takes. */
 enum { FM_CUDA_ROW_BLOCK = 16 };
 
 /* backward_aux.cu, dtypes by enum: row terms and zeroing before the main kernel; dQ's conversion and the sinks' gradient after it. */

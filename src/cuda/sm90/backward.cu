@@ -9,7 +9,7 @@
  *          keys of both. One warp sends: it takes items from a counter, walks their tiles and starts all copies.
  * Barriers In shared memory (backward_shared.cuh): query_full, grad_output_full, stage_empty of three stages; key_full, key_empty of an
  *          item; grad_score_full (dS of both lines is there), grad_score_empty (team 0 has used it). Named: the teams' turns, a team.
- * Memory   D = 128: K and V 64 KB, three stages of Q and dO 96 KB, two dS 32 KB, dQ on its way out 32 KB, 1 KB of row terms.
+ * Memory   D = 128: K and V 64 KB, three stages of Q and dO 96 KB, two dS 32 KB, dQ on its way out 32 KB, 1.5 KB of row terms.
  *          Registers of a consumer: dK, dV 2 x 64, S and dP (then dQ) 2 x 32, P and dS as halves 2 x 16, of 240; of a sender 24.
  * Time     A team's products run under the other's exponentials; the turn passes when dP has been started:
  *            team 0 | dV1 dQ0 dK1 S2 dP2 | exp, dS of 2       | dV2 dQ1 dK2 S3 dP3 | exp, dS of 3       |
@@ -41,8 +41,8 @@ static __device__ __forceinline__ void first_step(const consumer *x, last_step *
     take_turn<TEAM>();
     start_scores<TEAM>(x, S);
     const uint32_t what = uniform(x->s->step[x->stage].what);
-    const visible_rows visible = CAPPED ? visible_rows{{0, 0}} : find_step<TEAM>(x, what);
-    wait(&x->s->grad_output_full[x->stage], x->round);
+    const visible_rows visible = CAPPED ? visible_rows{{0, 0}} : find_visible_in_step<TEAM>(x, what);
+    wait(&x->s->grad_output_full[x->stage], x->parity);
     start_grads<TEAM>(x, dP);
     pass_turn<TEAM>();
     differentiate<TEAM, SUMS_QUERY, CAPPED>(x, what, visible, S, dP, last->weights, last->grads);
@@ -68,9 +68,9 @@ static __device__ __forceinline__ void next_step(consumer *x, float (&dK)[SUMS],
     ptx_wgmma_commit();
     next_stage(x);
     x->steps++;
-    wait(&s->query_full[x->stage], x->round); /* they have come long since; S and dP shall not wait for the answer */
-    wait(&s->grad_output_full[x->stage], x->round);
-    ptx_wgmma_wait<SUMS_QUERY ? 1 : 0>(); /* dV and dQ; where there is no dQ, ptxas wants dK to be done too */
+    wait(&s->query_full[x->stage], x->parity); /* mostly they have come; asked here, the answer costs S and dP nothing */
+    wait(&s->grad_output_full[x->stage], x->parity);
+    ptx_wgmma_wait<SUMS_QUERY ? 1 : 0>(); /* dV and dQ; without dQ, ptxas 13.0 lacks registers for dK in flight (C7512) */
     ptx_wgmma_ready(dV);
     if (SUMS_QUERY) {
         ptx_wgmma_ready(dQ);
@@ -84,7 +84,9 @@ static __device__ __forceinline__ void next_step(consumer *x, float (&dK)[SUMS],
     }
     start_scores<TEAM>(x, S);
     const uint32_t what = uniform(s->step[x->stage].what);
-    const visible_rows visible = CAPPED ? visible_rows{{0, 0}} : find_step<TEAM>(x, what); /* under dK and S */
+    const visible_rows visible =
+        CAPPED ? visible_rows{{0, 0}}
+               : find_visible_in_step<TEAM>(x, what); /* under dK and S, ahead of dP: behind the turn it would spill */
     start_grads<TEAM>(x, dP);
     pass_turn<TEAM>();
     ptx_wgmma_wait<2>(); /* dK */
@@ -161,7 +163,7 @@ static __device__ __forceinline__ void consume(const fm_cuda_backward_problem *b
     }
 #pragma unroll 1
     for (;; x.items++) {
-        wait(&s->query_full[x.stage], x.round);
+        wait(&s->query_full[x.stage], x.parity);
         const int32_t steps = (int32_t)uniform((uint32_t)s->item[x.items % ITEM_PLACES].steps);
         if (steps == ITEM_END) {
             break;
@@ -174,7 +176,7 @@ static __device__ __forceinline__ void consume(const fm_cuda_backward_problem *b
         if (steps > 0) {
             run_item<TEAM, SUMS_QUERY, CAPPED>(&x, steps, dK, dV);
         } else {
-            wait(&s->grad_output_full[x.stage], x.round);
+            wait(&s->grad_output_full[x.stage], x.parity);
             arrive(&s->stage_empty[x.stage]);
             next_stage(&x);
         }

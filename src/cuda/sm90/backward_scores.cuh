@@ -81,6 +81,14 @@ static __device__ __forceinline__ void weigh_plain(float (&S)[SCORES], const flo
     }
 }
 
+/* P or dP of hidden pairs becomes 0. */
+static __device__ __forceinline__ void hide_scores(float (&x)[SCORES], visible_rows visible) {
+#pragma unroll
+    for (int i = 0; i < SCORES; i++) {
+        x[i] = is_visible(visible, i / 4, i / 2 % 2, i % 2) ? x[i] : 0.0f;
+    }
+}
+
 static __device__ __forceinline__ void hide_pairs(uint32_t (&pairs)[PAIRS], visible_rows visible) {
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
@@ -122,6 +130,7 @@ static __device__ __forceinline__ void unpack_weights(float (&S)[SCORES], const 
     }
 }
 
+/* delta: of the thread's rows, in shared memory. */
 static __device__ __forceinline__ void subtract_delta(float (&dP)[SCORES], const float *delta) {
 #pragma unroll
     for (int j = 0; j < ROW_BLOCKS; j++) {
@@ -133,15 +142,7 @@ static __device__ __forceinline__ void subtract_delta(float (&dP)[SCORES], const
     }
 }
 
-/* Scores of hidden pairs become 0. */
-static __device__ __forceinline__ void hide_scores(float (&x)[SCORES], visible_rows visible) {
-#pragma unroll
-    for (int i = 0; i < SCORES; i++) {
-        x[i] = is_visible(visible, i / 4, i / 2 % 2, i % 2) ? x[i] : 0.0f;
-    }
-}
-
-/* dS = P (dP - delta), as pairs. */
+/* dS = P (dP - delta), as pairs. dP: less delta already. */
 static __device__ __forceinline__ void grad_scores(const float (&P)[SCORES], const float (&dP)[SCORES],
                                                    uint32_t (&pairs)[PAIRS]) {
 #pragma unroll

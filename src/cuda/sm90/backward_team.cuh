@@ -56,8 +56,8 @@ static __device__ __forceinline__ void multiply_keys(float (&x)[QUERY_SUMS], uin
 typedef struct consumer {
     const fm_cuda_backward_problem *bp;
     backward_shared *s;
-    uint32_t stage, round; /* in use; the round's parity is that of its barriers */
-    uint32_t steps;        /* with work, so far: uses of dS */
+    uint32_t stage, parity; /* in use, and of its barriers' phase */
+    uint32_t steps;         /* with work, so far: uses of dS */
     uint32_t items, loads;
 } consumer;
 
@@ -70,11 +70,11 @@ static __device__ __forceinline__ void wait(uint64_t *barrier, uint32_t use) {
     ptx_mbarrier_wait(ptx_shared_address(barrier), use & 1);
 }
 
-/* A wrap by comparison: a remainder by 3 would take 80 cycles of every turn. */
+/* By comparison: a remainder by 3 would be one more chain of operations in every turn. */
 static __device__ __forceinline__ void next_stage(consumer *x) {
     const bool wraps = x->stage == STAGES - 1;
     x->stage = wraps ? 0 : x->stage + 1;
-    x->round ^= wraps;
+    x->parity ^= wraps;
 }
 
 /* Values that ptxas takes for uniform: it serialises products behind branches on others (C7520). */
@@ -98,7 +98,7 @@ template <int TEAM> static __device__ __forceinline__ void wait_grad_score_free(
 }
 
 /* Which pairs of the step in use the thread's keys see; of full steps it is not asked. */
-template <int TEAM> static __device__ __forceinline__ visible_rows find_step(const consumer *x, uint32_t what) {
+template <int TEAM> static __device__ __forceinline__ visible_rows find_visible_in_step(const consumer *x, uint32_t what) {
     visible_rows visible = {{0, 0}};
     if (!step_half_is_full(what, TEAM)) {
         const uint32_t thread = thread_again() % 128;
@@ -120,8 +120,8 @@ static __device__ __forceinline__ void differentiate(const consumer *x, uint32_t
     const float *lse2 = s->lse2[stage] + thread % 4 * 2, *delta = s->delta[stage] + thread % 4 * 2;
     const bool is_full = step_half_is_full(what, TEAM);
     uint32_t slopes[PAIRS]; /* with softcap */
-    if (CAPPED) {           /* any earlier there are no registers */
-        visible = find_step<TEAM>(x, what);
+    if (CAPPED) {           /* otherwise it was found in the turn */
+        visible = find_visible_in_step<TEAM>(x, what);
     }
     ptx_wgmma_wait<1>();
     ptx_wgmma_ready(S);
@@ -149,7 +149,7 @@ static __device__ __forceinline__ void differentiate(const consumer *x, uint32_t
         hide_scores(dP, visible);
     }
     grad_scores(S, dP, grads);
-    if (CAPPED && !is_full) { /* fewer registers */
+    if (CAPPED && !is_full) { /* as pairs: hiding dP as f32 takes too many registers (C7512) */
         hide_pairs(grads, visible);
     }
     if (SUMS_QUERY) {
