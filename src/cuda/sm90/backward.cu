@@ -27,13 +27,6 @@ enum { THREADS = CONSUMERS + TEAM_THREADS, CONSUMER_WARPS = CONSUMERS / 32, PROD
 static_assert(TEAM_THREADS * PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS <= 65536 / THREADS / 8 * 8 * THREADS,
               "more registers than the launch got would hang in setmaxnreg");
 
-/* What a step leaves to the next: operands of dV and dK, and where its dQ goes (team 0: that of the step before, and after it its own). */
-typedef struct last_step {
-    uint32_t weights[PAIRS], grads[PAIRS];
-    uint32_t tile, next_tile;
-    bool has_query; /* team 0: there is a step before */
-} last_step;
-
 /* The first step of an item: nothing is left to multiply of one before it. */
 template <int TEAM, bool SUMS_QUERY, bool CAPPED>
 static __device__ __forceinline__ void first_step(const consumer *x, last_step *last) {
@@ -45,7 +38,7 @@ static __device__ __forceinline__ void first_step(const consumer *x, last_step *
     wait(&x->s->grad_output_full[x->stage], x->parity);
     start_grads<TEAM>(x, dP);
     pass_turn<TEAM>();
-    differentiate<TEAM, SUMS_QUERY, CAPPED>(x, what, visible, S, dP, last->weights, last->grads);
+    differentiate<TEAM, SUMS_QUERY, CAPPED>(x, what, visible, S, dP, last);
 }
 
 /* dV, dQ and dK of the last step (team 0: dQ of the one before), then S and dP of this one. */
@@ -74,12 +67,7 @@ static __device__ __forceinline__ void next_step(consumer *x, float (&dK)[SUMS],
     ptx_wgmma_ready(dV);
     if (SUMS_QUERY) {
         ptx_wgmma_ready(dQ);
-        if (last->has_query) {
-            if (LEADS) {
-                arrive(&s->grad_score_empty[step % 2]);
-            }
-            send_grad_query<TEAM>(x, dQ, last->tile);
-        }
+        pass_grad_query<TEAM>(x, dQ, step, last);
         last->has_query = true;
     }
     start_scores<TEAM>(x, S);
@@ -94,7 +82,7 @@ static __device__ __forceinline__ void next_step(consumer *x, float (&dK)[SUMS],
     arrive(&s->stage_empty[stage]);
     last->tile = LEADS ? last->next_tile : s->step[x->stage].sum_tile;
     last->next_tile = s->step[x->stage].sum_tile;
-    differentiate<TEAM, SUMS_QUERY, CAPPED>(x, what, visible, S, dP, last->weights, last->grads);
+    differentiate<TEAM, SUMS_QUERY, CAPPED>(x, what, visible, S, dP, last);
 }
 
 /* All steps of an item: dK and dV. */
@@ -127,12 +115,7 @@ static __device__ __forceinline__ void run_item(consumer *x, int32_t left, float
     if (SUMS_QUERY) {
         ptx_wgmma_wait<1>();
         ptx_wgmma_ready(dQ);
-        if (last.has_query) {
-            if (LEADS) {
-                arrive(&s->grad_score_empty[buffer ^ 1]);
-            }
-            send_grad_query<TEAM>(x, dQ, last.tile);
-        }
+        pass_grad_query<TEAM>(x, dQ, x->steps - 1, &last);
     }
     if (SUMS_QUERY && LEADS) {
         wait(&s->grad_score_full[buffer], x->steps / 2);

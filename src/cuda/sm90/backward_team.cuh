@@ -109,11 +109,18 @@ template <int TEAM> static __device__ __forceinline__ visible_rows find_visible_
     return visible;
 }
 
+/* What a step leaves to the next: operands of dV and dK, and where its dQ goes (team 0: that of the step before, and after it its own). */
+typedef struct last_step {
+    uint32_t weights[PAIRS], grads[PAIRS];
+    uint32_t tile, next_tile;
+    bool has_query; /* team 0: there is a step before */
+} last_step;
+
 /* From S and dP, both still being computed, to pairs of P and of dS, the latter in shared memory too. The branches between the
  * exponentials and the wait for dP keep ptxas from moving those below it. */
 template <int TEAM, bool SUMS_QUERY, bool CAPPED>
 static __device__ __forceinline__ void differentiate(const consumer *x, uint32_t what, visible_rows visible, float (&S)[SCORES],
-                                                     float (&dP)[SCORES], uint32_t (&weights)[PAIRS], uint32_t (&grads)[PAIRS]) {
+                                                     float (&dP)[SCORES], last_step *last) {
     const fm_cuda_problem *p = &x->bp->forward;
     backward_shared *s = x->s;
     const uint32_t stage = x->stage, thread = thread_again() % 128;
@@ -126,17 +133,17 @@ static __device__ __forceinline__ void differentiate(const consumer *x, uint32_t
     ptx_wgmma_wait<1>();
     ptx_wgmma_ready(S);
     if (CAPPED) {
-        weigh_capped(S, weights, slopes, lse2, p->scale, p->softcap);
+        weigh_capped(S, last->weights, slopes, lse2, p->scale, p->softcap);
         if (!is_full) {
             hide_pairs(slopes, visible);
-            hide_pairs(weights, visible);
+            hide_pairs(last->weights, visible);
         }
     } else {
         weigh_plain(S, lse2, p->scale * SOFTMAX_LOG2E);
         if (!is_full) {
             hide_scores(S, visible);
         }
-        pack_weights(S, weights);
+        pack_weights(S, last->weights);
         ptx_wgmma_ready(S);
     }
     ptx_wgmma_wait<0>();
@@ -148,13 +155,13 @@ static __device__ __forceinline__ void differentiate(const consumer *x, uint32_t
     if (!CAPPED && !is_full) { /* hidden V, or dO of an empty row, may be so large that dP is not finite */
         hide_scores(dP, visible);
     }
-    grad_scores(S, dP, grads);
+    grad_scores(S, dP, last->grads);
     if (CAPPED && !is_full) { /* as pairs: hiding dP as f32 takes too many registers (C7512) */
-        hide_pairs(grads, visible);
+        hide_pairs(last->grads, visible);
     }
     if (SUMS_QUERY) {
         wait_grad_score_free<TEAM>(x);
-        store_grad_scores(grad_score_address(s->grad_score[x->steps % 2] + TEAM * BOX_BYTES), grads);
+        store_grad_scores(grad_score_address(s->grad_score[x->steps % 2] + TEAM * BOX_BYTES), last->grads);
         arrive(&s->grad_score_full[x->steps % 2]);
     }
 }
@@ -188,6 +195,18 @@ static __device__ __forceinline__ void send_grad_query(const consumer *x, const 
         x->bp->grad_query_sum + (((int64_t)tile * (ROWS / FM_CUDA_ROW_BLOCK) + warp) * chunks + TEAM * (QUERY_DIMS / CHUNK)) *
                                     (FM_CUDA_ROW_BLOCK * CHUNK);
     add_grad_query(to, mine * FM_CUDA_ROW_BLOCK * CHUNK * (int)sizeof(float), x->s->staged[TEAM][warp], dQ);
+}
+
+/* dQ of step `step`, if it is of one: dS has been used, and the sum gets it. */
+template <int TEAM>
+static __device__ __forceinline__ void pass_grad_query(const consumer *x, const float (&dQ)[QUERY_SUMS], uint32_t step,
+                                                       const last_step *last) {
+    if (last->has_query) {
+        if (TEAM == 0) {
+            arrive(&x->s->grad_score_empty[step % 2]);
+        }
+        send_grad_query<TEAM>(x, dQ, last->tile);
+    }
 }
 
 /* One gradient of a line's keys from the warp's 16. */
