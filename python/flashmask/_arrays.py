@@ -15,6 +15,8 @@ def on_host(values: Any, name: str) -> np.ndarray:
     kind = getattr(device, "type", "cpu")
     if kind != "cpu":
         raise ValueError(f"{name} is on {device}; masks are built from host memory: pass {name}.cpu()")
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, whose mask would be lost; pass {name}.filled(..)")
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -81,7 +83,7 @@ def real(value: Any, name: str) -> float:
     """One number: TypeError for anything else, bool included, and for a tensor whose gradient would be lost."""
     if getattr(value, "requires_grad", False):
         raise TypeError(f"{name} is a tensor that requires a gradient, and attention has none for it; pass a number")
-    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__float__"):
+    if isinstance(value, (bool, np.bool_, np.complexfloating)) or not hasattr(value, "__float__"):
         raise TypeError(f"{name} is {value!r}, needs a number")
     try:
         return float(value)

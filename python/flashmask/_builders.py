@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from . import _lib as lib
-from ._arrays import address, booleans, flag, int64s, integers, pair, whole
+from ._arrays import address, booleans, flag, int64s, integers, pair, real, whole
 from ._properties import Properties
 
 
@@ -219,5 +219,5 @@ class Builders(Properties):
     ) -> Self:
         """Each pair visible with probability `density`, drawn from `seed`. O(rows * columns): exercises the fallback.
         density 0.5, seed 1: ...xx. / ..x.x. / x.xx.. / ..xxxx / xx..x. / ..xxx."""
-        draw = float(density), whole(seed, "seed")
+        draw = real(density, "density"), whole(seed, "seed")
         return cls._make("fm_mask_random_sparse", *extents(rows, columns), *draw, options(fallback_limit))

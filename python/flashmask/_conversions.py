@@ -180,4 +180,4 @@ def tokens(ids: Any, name: str) -> np.ndarray:
     v = integers(ids, name)
     if v.ndim not in (1, 2):
         raise ValueError(f"{name} has shape {list(v.shape)}, needs [batch, length] or [length]")
-    return v.reshape(-1, v.shape[-1]) if v.ndim == 2 else v[None]
+    return v if v.ndim == 2 else v[None]

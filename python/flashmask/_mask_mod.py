@@ -57,10 +57,11 @@ def verdict(result: Any, shape: tuple[int, int]) -> np.ndarray:
 def stripe(fn: Callable, indices: Indices, b: int, h: int, rows: int, first: int, end: int) -> np.ndarray:
     """uint8 [rows, keys first .. end - 1]."""
     visible = np.empty((rows, end - first), np.uint8)
-    item, head, keys = indices.scalar(b), indices.scalar(h), indices.range(first, end, (1, -1))
     for row in range(0, rows, BLOCK_ROWS):
         last = min(rows, row + BLOCK_ROWS)
-        visible[row:last] = verdict(fn(item, head, indices.range(row, last, (-1, 1)), keys), (last - row, end - first))
+        keys = indices.range(first, end, (1, -1))  # all anew, for the predicate may change them in place
+        seen = fn(indices.scalar(b), indices.scalar(h), indices.range(row, last, (-1, 1)), keys)
+        visible[row:last] = verdict(seen, (last - row, end - first))
     return visible
 
 

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from ._arrays import integers, whole
+from ._arrays import flag, integers, whole
 from .device_mask import DeviceMask
 from .packing import Packing, pack, pack_questions
 
@@ -71,9 +71,10 @@ class _Collator:
         self.capacity, self.pad_token_id = whole(capacity, "capacity"), whole(pad_token_id, "pad_token_id")
         integers([self.pad_token_id], "pad_token_id")  # int32
         self.sequences = None if sequences is None else whole(sequences, "sequences")
-        if not isinstance(windows or {}, Mapping):
+        windows = {} if windows is None else windows
+        if not isinstance(windows, Mapping):
             raise TypeError(f"windows is a {type(windows).__name__}, needs a mapping from names to tokens")
-        self.windows = {name: whole(window, f"window {name!r}") for name, window in (windows or {}).items()}
+        self.windows = {name: whole(window, f"window {name!r}") for name, window in windows.items()}
         self.pin_memory = pin_memory
 
     def __call__(self, records: Sequence[Record]) -> Batch:
@@ -92,6 +93,8 @@ class _Collator:
         comes back is a sequence with its mask vectors, which `stack_rows` reads. With with_indices=True answer_record counts the
         records of the whole data set."""
         names = list(columns.keys())
+        if indices is not None and any(len(columns[name]) != len(indices) for name in names):
+            raise ValueError(f"indices has {len(indices)} entries, another number than the records of columns")
         rows = self.rows(
             [dict(zip(names, values, strict=True)) for values in zip(*(columns[name] for name in names), strict=True)]
         )
@@ -138,7 +141,7 @@ class SFTCollator(_Collator):
 
     def __init__(self, capacity: int, *, train_on_prompt: bool = False, overlong: str = "refuse", **options: Any) -> None:
         super().__init__(capacity, **options)
-        self.train_on_prompt, self.overlong = train_on_prompt, overlong
+        self.train_on_prompt, self.overlong = flag(train_on_prompt, "train_on_prompt"), overlong
 
     def _parse(self, record: Record, index: int) -> tuple[np.ndarray, np.ndarray]:
         if "input_ids" in record:
@@ -257,7 +260,7 @@ class KTOCollator(_AnswerCollator):
 
     def __init__(self, capacity: int, *, kl: bool = False, **options: Any) -> None:
         super().__init__(capacity, **options)
-        self.kl = kl
+        self.kl = flag(kl, "kl")
 
     def _parse(self, records: Sequence[Record]) -> list[tuple[np.ndarray, list[np.ndarray]]]:
         if self.kl and len(records) < 2:
@@ -304,11 +307,13 @@ def stack_rows(rows: Sequence[Mapping[str, Any]], *, pin_memory: bool = False) -
     same capacity and come from one kind of collator; ValueError otherwise."""
     if not len(rows):
         raise ValueError("there are no rows")
+    if "input_ids" not in rows[0]:
+        raise ValueError(f"row 0 has {', '.join(sorted(rows[0]))}, but no input_ids: it is not of a collator")
     columns = len(rows[0]["input_ids"])
     for k, row in enumerate(rows):
-        if len(row["input_ids"]) != columns or set(row) != set(rows[0]):
+        if set(row) != set(rows[0]) or len(row["input_ids"]) != columns:
             raise ValueError(
-                f"row {k} has {len(row['input_ids'])} tokens and {', '.join(sorted(row))}; row 0 has {columns} and "
+                f"row {k} has {len(row.get('input_ids', ()))} tokens and {', '.join(sorted(row))}; row 0 has {columns} and "
                 f"{', '.join(sorted(rows[0]))}"
             )
     both = {

@@ -39,7 +39,7 @@ def as_bshd(array: np.ndarray, layout: str) -> np.ndarray:
 
 def readable(array: Any, name: str, layout: str) -> np.ndarray:
     """[B, S, H, D] view of an input; a copy where a stride is negative, or an address or stride is no multiple of an element."""
-    if not isinstance(array, np.ndarray):
+    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{name} is a {type(array).__name__}, needs a NumPy array")
     if array.dtype.name not in DTYPES or not array.dtype.isnative:
         accepted = "float32, float16, ml_dtypes.bfloat16 or float64 (slow, by the reference backend)"

@@ -172,8 +172,13 @@ class FlashMaskRepresentation:
     @staticmethod
     def _vector(name: str, values: Any, device: Any) -> torch.Tensor:
         tensor = torch.as_tensor(values)
+        if tensor.numel() == 0 and not hasattr(values, "dtype"):
+            tensor = tensor.to(torch.int32)  # torch takes an empty list for floats
         if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
             raise TypeError(f"{name} is {tensor.dtype}, needs integers")
+        if tensor.dtype == torch.uint64:
+            tensor = tensor.view(torch.int64)
+            tensor = torch.where(tensor < 0, 2**31 - 1, tensor)
         if tensor.dtype != torch.int32:  # a number that stands for infinity may wrap
             tensor = tensor.to(torch.int64).clamp(-1, 2**31 - 1)
         return tensor.to(device=device, dtype=torch.int32)
@@ -204,7 +209,9 @@ class FlashMaskRepresentation:
 
     def stats(self, block_r: int, block_c: int) -> dict[str, float]:
         """Tiles of block_r rows x block_c keys: total_tiles, skipped_tiles (nothing is visible), computed_tiles, skip_ratio.
-        Counted on the host once for each tile shape."""
+        Counted on the host once for each tile shape. ValueError for extents below 1."""
+        if whole(block_r, "block_r") < 1 or whole(block_c, "block_c") < 1:
+            raise ValueError(f"tiles of {block_r} x {block_c}: need extents of at least 1")
         if (block_r, block_c) not in self._stats:
             found = self.mask().stats(tile=(block_r, block_c))
             total, skipped = found.tiles, found.skipped

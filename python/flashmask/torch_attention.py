@@ -78,7 +78,7 @@ def mask_tensor(mask: Any, query: Tensor, flags: masks.Flags) -> tuple[Tensor | 
     if mask is None:
         return None, []
     if isinstance(mask, (Mask, DeviceMask)) and not torch.compiler.is_compiling():
-        check_rows(mask._form[2] if isinstance(mask, Mask) else mask.rows, query)
+        check_rows(mask.shape[2] if isinstance(mask, Mask) else mask.rows, query)
     if isinstance(mask, Mask):
         if query.is_cuda:
             return plan_of_mask(mask, query.device, flags), list(mask._form)

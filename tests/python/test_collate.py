@@ -223,6 +223,11 @@ def test_outputs_that_are_shifted_are_refused():
     (lambda: SFTCollator(4)([{"input_ids": [1, 2], "attention_mask": [1]}]), ValueError, "attention_mask"),
     (lambda: SFTCollator(4, pad_token_id=2**31), ValueError, "pad_token_id"),
     (lambda: SFTCollator(4, windows=[3]), TypeError, "windows is a list"),
+    (lambda: SFTCollator(4, windows=[]), TypeError, "windows is a list"),
+    (lambda: SFTCollator(4, train_on_prompt="no"), TypeError, "train_on_prompt is 'no'"),
+    (lambda: KTOCollator(4, kl=1), TypeError, "kl is 1"),
+    (lambda: SFTCollator(4).map({"input_ids": [[1], [2]]}, indices=[7]), ValueError, "indices has 1 entries"),
+    (lambda: stack_rows([{"x": 1}]), ValueError, "no input_ids"),
     (lambda: KTOCollator(8)([{"prompt": [1], "completion": [2], "label": -1}]), ValueError, "label -1"),
 ])  # fmt: skip
 def test_bad_input(make, error, message):

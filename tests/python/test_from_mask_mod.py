@@ -139,3 +139,15 @@ def test_wrong_predicates():
             Mask.from_mask_mod(causal, 10, **wrong)
     with pytest.raises(TypeError):
         Mask.from_mask_mod(causal, 10.0)
+
+
+def test_predicates_may_change_their_arguments():
+    def shifted(b, h, q, k):
+        k -= 5
+        return q >= k
+
+    rows = 16384 + 40  # more than one block of rows
+    corner = Mask.from_mask_mod(shifted, rows, 64).slice((16384 - 8, rows), (0, 64))
+    assert corner.equal(Mask.from_mask_mod(lambda b, h, q, k: q >= k - 5, rows, 64).slice((16384 - 8, rows), (0, 64)))
+    late = Mask.from_mask_mod(shifted, rows, rows).slice((16384, rows), (16384, rows)).dense()[0, 0]
+    assert np.array_equal(late, np.tri(40, 40, 5, dtype=bool))

@@ -356,3 +356,13 @@ def test_a_million_tokens():
 def test_a_builder_that_lacks_an_argument_is_called_by_its_class():
     with pytest.raises(TypeError, match=r"Mask\.documents\(\) missing"):
         Mask.documents([3, 5])
+
+
+@pytest.mark.parametrize("density", ["0.5", True, None])
+def test_densities_are_numbers(density):
+    with pytest.raises(TypeError, match="density is"):
+        Mask.random_sparse(5, density=density)
+
+
+def test_documents_of_no_tokens():
+    assert Mask.from_document_ids(np.zeros((2, 0), np.int32), causal=True).shape[0] == 2

@@ -288,3 +288,18 @@ def test_arguments_are_not_written():
     ours = NumpyAttention(*arrays, Mask.causal(70))
     ours.backward(ours.output)
     assert all(np.array_equal(a, b) for a, b in zip(arrays, before, strict=True))
+
+
+def test_masked_arrays_are_refused():
+    """Their mask would be lost."""
+    q = np.ma.array(np.ones((1, 4, 1, 8), np.float32), mask=False)
+    with pytest.raises(TypeError, match="MaskedArray"):
+        attention(q, q, q)
+    with pytest.raises(TypeError, match="masked array"):
+        Mask.from_dense(np.ma.array(np.ones((2, 2), bool), mask=[[1, 0], [0, 0]]))
+
+
+def test_complex_scales_are_refused():
+    q = np.ones((1, 4, 1, 8), np.float32)
+    with pytest.raises(TypeError, match="softmax_scale"):
+        attention(q, q, q, softmax_scale=np.complex64(1))

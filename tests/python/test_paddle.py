@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -312,3 +313,14 @@ def test_module_gradients(device):
     for a, b in zip(ours, torch.autograd.grad(expected.square().sum(), (q, k, v)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
     assert stats["total_tiles"] == 3 * 5 and stats["computed_tiles"] + stats["skipped_tiles"] == 15
+
+
+def test_unsigned_numbers_that_stand_for_infinity():
+    fms, fme = np.zeros(2, np.uint64), np.array([2**64 - 1, 2**63 - 1], np.uint64)
+    assert FlashMaskRepresentation(2, fms, fme).to_dense_mask().all()
+
+
+def test_representation_of_empty_lists_and_empty_tiles():
+    assert FlashMaskRepresentation(0, [], []).to_dense_mask().numel() == 0
+    with pytest.raises(ValueError, match="at least 1"):
+        FlashMaskRepresentation(2, [0, 0], [2, 2]).stats(0, 64)

@@ -197,3 +197,9 @@ def test_a_token_does_not_travel():
     """Pickled masks are new masks."""
     copy = pickle.loads(pickle.dumps(MASK))
     assert copy == MASK and int(copy._token) != int(MASK._token)
+
+
+def test_masks_that_were_never_built():
+    q = torch.ones(1, 4, 1, 8)
+    with pytest.raises(ValueError, match="never built"):
+        attention(q, q, q, Mask.__new__(Mask))

@@ -266,3 +266,25 @@ def test_encoder_and_decoder():
         with torch.no_grad():
             found[name] = model(input_ids=ids, attention_mask=real, decoder_input_ids=answer).last_hidden_state
     assert_close(found["flashmask"], found["eager"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("write", ["numpy", "data"])
+def test_masks_that_are_changed_unseen_are_made_anew(write):
+    q, k, v = (torch.randn(1, 2, 20, 8) for _ in range(3))
+    numbers = Mask.documents([10, 10], causal=True).vectors().numpy().copy()
+    given, other = torch.from_numpy(numbers), Mask.causal(20).vectors()
+    before, _ = ours.attention_forward(MODULE, q, k, v, given)
+    if write == "numpy":
+        numbers[...] = other.numpy()
+    else:
+        given.data.copy_(other)
+    after, _ = ours.attention_forward(MODULE, q, k, v, given)
+    assert_close(after, ours.attention_forward(MODULE, q, k, v, given.clone())[0], rtol=0, atol=0)
+    assert not torch.equal(before, after)
+
+
+def test_empty_cu_seq_lens_are_refused():
+    q, k, v = (torch.randn(1, 2, 6, 8) for _ in range(3))
+    none = torch.zeros(0, dtype=torch.int32)
+    with pytest.raises(ValueError, match="empty"):
+        ours.attention_forward(MODULE, q, k, v, None, cu_seq_lens_q=none, cu_seq_lens_k=none)

@@ -15,6 +15,7 @@ Masks travel through a model as tensors of four dimensions, which transformers p
 from __future__ import annotations
 
 import functools
+import hashlib
 import sys
 from typing import Any, Callable
 
@@ -192,13 +193,22 @@ def mask_of(given: Tensor | None, documents: Documents, query: Tensor, columns: 
     ours = given is not None and given.dtype == torch.uint32  # made for one forward pass and never changed
     if not ours and any(t.is_inference() for t in tensors):
         return made(given, documents, query, columns, causal)  # changes of these are not counted
-    versions = [0 if t.is_inference() else t._version for t in tensors]
+    states = [0 if t is given and ours else state_of(t) for t in tensors]
     others = [None if t is tensors[0] else t for t in tensors]  # an entry that held its key would stay for ever
-    of = others, versions, query.shape[0], query.shape[2], columns, causal, query.device
+    of = others, states, query.shape[0], query.shape[2], columns, causal, query.device
     known = _made.get(tensors[0])
     if known is None or not same(known[0], of):
         known = _made[tensors[0]] = of, made(given, documents, query, columns, causal)
     return known[1]
+
+
+def state_of(tensor: Tensor) -> int | bytes:
+    """What tells a changed tensor from the same one before: its contents on the CPU, where NumPy may have written to it, and elsewhere
+    how often torch has."""
+    if tensor.device.type != "cpu" or type(tensor) is not Tensor:
+        return tensor._version
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return hashlib.blake2b(flat.numpy(), digest_size=16).digest()
 
 
 def same(one: tuple, other: tuple) -> bool:
@@ -278,6 +288,8 @@ def document_spans(
     """(start, end) [1, Sk] of each key's document; of a key behind the last document an empty span."""
     if cu_seqlens[0] is None or cu_seqlens[1] is None:
         raise ValueError("flashmask: cu_seq_lens_q and cu_seq_lens_k need each other")
+    if any(t.numel() == 0 for t in cu_seqlens):
+        raise ValueError("flashmask: cu_seq_lens are empty, need at least 0 and the end of a document")
     of_rows, of_keys = (t.to(device, torch.int64) for t in cu_seqlens)
     if batch != 1 or rows != columns:
         raise ValueError(
