@@ -6,6 +6,7 @@ Importing this module needs NumPy alone; what needs torch is imported when it is
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 from . import _lib
@@ -29,7 +30,9 @@ _LAZY: dict[str, str] = {
     "stack_rows": "collate",
 }
 
-__all__ = ["Mask", "Packing", "attention", "pack", "pack_questions", *_LAZY]
+_offered = _LAZY if importlib.util.find_spec("torch") else ()  # without torch only what works, for `import *` and help()
+
+__all__ = ["Mask", "Packing", "attention", "pack", "pack_questions", *_offered]
 
 
 def __getattr__(name: str) -> Any:
@@ -47,4 +50,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_offered})

@@ -363,8 +363,9 @@ def _tensor(array: np.ndarray, pin_memory: bool) -> torch.Tensor:
 
 
 def to_device(batch: Batch, device: torch.device | str) -> Batch:
-    """The batch on another device. Copies from pinned memory do not wait: they are ordered by the current stream."""
-    return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+    """The batch on another device. Copies from pinned memory to a GPU do not wait: they are ordered by the current stream."""
+    to_gpu = torch.device(device).type != "cpu"  # the other way the host would read before a copy has ended
+    return {name: tensor.to(device, non_blocking=to_gpu) for name, tensor in batch.items()}
 
 
 def batch_mask(batch: Batch, window: str | None = None) -> DeviceMask:

@@ -65,7 +65,7 @@ class DeviceMask:
         return self.vectors.device
 
     def to(self, device: Any, non_blocking: bool = False) -> DeviceMask:
-        """The mask on another device; itself if it is there."""
+        """The mask on another device; itself if it is there. non_blocking: as of torch, so to the CPU the caller synchronises."""
         moved = self.vectors.to(device, non_blocking=non_blocking)
         return self if moved is self.vectors else DeviceMask(moved, self.rows, self.format, self.causal)
 

@@ -121,19 +121,29 @@ class NumpyAttention:
         self._plan = None if mask is None else checked(mask, "mask").plan(causal=causal, window_size=window_size)
         self._sinks = None if sinks is None else vector(sinks, "sinks", (q.shape[2],))
         output = empty_like(query, (*q.shape[:3], v.shape[3]), layout)
-        self.lse = np.empty((q.shape[0], q.shape[2], q.shape[1]), np.float32)
+        self._lse = np.empty((q.shape[0], q.shape[2], q.shape[1]), np.float32)
         args = self._args = lib.ForwardArgs(query=tensor(q), key=tensor(k), value=tensor(v), output=tensor(output))
         args.plan = self._plan and self._plan.handle
         args.causal = flag(causal, "causal")
         args.window_left, args.window_right = window(window_size)
         args.softmax_scale, args.softcap = scale_of(softmax_scale), softcap_of(softcap)
-        args.sinks, args.lse = address(self._sinks), address(self.lse)
+        args.sinks, args.lse = address(self._sinks), address(self._lse)
         args.backend = lib.BACKEND_REFERENCE if q.dtype == np.float64 else lib.BACKEND_AUTO
         args.num_threads = lib.num_threads()
         lib.call("fm_attention_forward", self._args)
         if q.dtype == np.float64:
             self._args.lse = None  # f32 is too coarse for backward, which computes its own
-        self.output = as_bshd(output, layout)
+        self._output = as_bshd(output, layout)
+
+    @property
+    def output(self) -> np.ndarray:
+        """Like query with head_dim Dv."""
+        return self._output
+
+    @property
+    def lse(self) -> np.ndarray:
+        """f32 [B, Hq, Sq]."""
+        return self._lse
 
     def backward(self, grad_output: np.ndarray, grad_lse: Any = None) -> Gradients:
         """Gradients of a loss whose gradient by output is grad_output (shape and dtype of output) and by lse grad_lse (f32

@@ -182,6 +182,14 @@ def test_import_without_torch():
     assert done.stdout == "6\n", done.stderr
 
 
+def test_looking_around_without_torch():
+    done = run(
+        "import sys; sys.modules['torch'] = None\nimport inspect, flashmask\nfrom flashmask import *\n"
+        "print(len(inspect.getmembers(flashmask)) > 5, Mask.causal(3).visible_pairs, 'DeviceMask' in dir(flashmask))"
+    )
+    assert done.stdout == "True 6 False\n", done.stderr
+
+
 def test_import_leaves_torch_out():
     done = run("import sys, flashmask; print('torch' in sys.modules)")
     assert done.stdout == "False\n", done.stderr

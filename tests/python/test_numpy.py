@@ -303,3 +303,14 @@ def test_complex_scales_are_refused():
     q = np.ones((1, 4, 1, 8), np.float32)
     with pytest.raises(TypeError, match="softmax_scale"):
         attention(q, q, q, softmax_scale=np.complex64(1))
+
+
+def test_results_cannot_be_bound_anew():
+    """backward reads them."""
+    q = np.random.default_rng(0).standard_normal((1, 40, 2, 8), np.float32)
+    done = NumpyAttention(q, q, q, causal=True)
+    for name in ("output", "lse"):
+        with pytest.raises(AttributeError):
+            setattr(done, name, None)
+        with pytest.raises(AttributeError):
+            delattr(done, name)
