@@ -1,8 +1,9 @@
 """Times of calls on a GPU, each in its own steady state.
 
-A GPU at its power limit is slower after a hungry kernel than after a modest one, so calls that take turns disturb each other, and faster
-after a rest, for about a second. Here the product heats the card first; then each call first runs alone for a while, then cuBLAS's product is timed in the state that it left (and fills the queue while Python
-prepares what follows), then the call is timed a number of times.
+A GPU at its power limit is slower after a hungry kernel than after a modest one, so calls that take turns disturb each other, and
+faster after a rest, for about a second. Here cuBLAS's product heats the card first. Then each call runs alone for a while, the
+product is timed in the state that it left (and fills the queue while Python prepares what follows), and the call is timed a number
+of times.
 """
 
 import numpy as np

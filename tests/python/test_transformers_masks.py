@@ -288,3 +288,10 @@ def test_empty_cu_seq_lens_are_refused():
     none = torch.zeros(0, dtype=torch.int32)
     with pytest.raises(ValueError, match="empty"):
         ours.attention_forward(MODULE, q, k, v, None, cu_seq_lens_q=none, cu_seq_lens_k=none)
+
+
+def test_inference_tensors_elsewhere_have_no_versions():
+    with torch.inference_mode():
+        there = torch.zeros(2, device="meta")
+    assert ours.state_of(there) == 0
+    assert ours.state_of(torch.zeros(2, device="meta")) == 0
