@@ -356,3 +356,13 @@ def test_name_is_not_taken_for_flash_attention():
         assert not asked(requested_attention_implementation="flashmask")
         assert asked(requested_attention_implementation="flash_attention_2")
     assert model_of("gpt_oss").config._attn_implementation == "flashmask"
+
+
+def test_gradients_by_torch_func():
+    """Tensors that are made inside torch.func.grad have no memory that could be read."""
+    model, ids = model_of("llama"), tokens(1, 12)
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    found = torch.func.grad(lambda p: torch.func.functional_call(model, p, (ids,)).logits.square().mean())(parameters)
+    model(ids).logits.square().mean().backward()
+    for name, p in model.named_parameters():
+        assert_close(found[name], p.grad)

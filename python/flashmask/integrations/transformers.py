@@ -205,10 +205,13 @@ def mask_of(given: Tensor | None, documents: Documents, query: Tensor, columns: 
 def state_of(tensor: Tensor) -> int | bytes:
     """What tells a changed tensor from the same one before: its contents on the CPU, where NumPy may have written to it, and elsewhere
     how often torch has, which it does not count for inference tensors."""
-    if tensor.device.type != "cpu" or type(tensor) is not Tensor:
-        return 0 if tensor.is_inference() else tensor._version
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.blake2b(flat.numpy(), digest_size=16).digest()
+    if tensor.device.type == "cpu":
+        try:
+            flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+            return hashlib.blake2b(flat.numpy(), digest_size=16).digest()
+        except (RuntimeError, TypeError):
+            pass  # of torch.func's transforms, and of other classes: no memory to read
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def same(one: tuple, other: tuple) -> bool:
