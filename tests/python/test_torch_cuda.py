@@ -50,6 +50,23 @@ def test_layers_share_a_plan(kind, builds):
     assert len(builds) == 3
 
 
+@pytest.mark.parametrize("kind", [Mask, DeviceMask])
+def test_layers_with_windows_of_their_own(kind, builds):
+    """Full and sliding layers in turn, forward and backward: one plan for each mask and window, whatever the number of layers."""
+    tensors = tensors_on()
+    windows = [(-1, -1), (255, 0), (-1, -1), (63, 0)] * 4
+    masks = [mask_of(kind, lengths) for lengths in LENGTHS[:2]]
+    for step in range(4):
+        x = tensors[0]
+        for window in windows:
+            x = attention(x, *tensors[1:], masks[step % 2], window_size=window)
+        x.sum().backward()
+    assert len(builds) == 6
+    for window in set(windows):
+        slid = Mask.sliding_window(1000, left=window[0], right=window[1]) & mask_of(Mask, LENGTHS[0])
+        assert torch.equal(attention(*tensors, masks[0], window_size=window), attention(*tensors, slid))
+
+
 def test_layers_that_wrap_the_same_vectors(builds):
     q, k, v = tensors_on()
     ends = mask_of(DeviceMask, LENGTHS[0]).vectors
@@ -204,7 +221,7 @@ def test_memory_is_steady():
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 GPUs")
 def test_another_device_than_the_current_one():
-    """https://github.com/flashinfer-ai/flashinfer/issues/924"""
+    """https://github.com/flashinfer-ai/flashinfer/issues/924 https://github.com/Dao-AILab/flash-attention/pull/1793"""
     first, second = tensors_on("cuda:0"), tensors_on("cuda:1")
     mask = mask_of(Mask, LENGTHS[0])
     expected = attention(*first, mask, deterministic=True)

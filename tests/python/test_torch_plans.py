@@ -61,6 +61,20 @@ def test_layers_share(gpu):
     assert of_mask(mask, device=torch.device("cuda", 1)) is not of_mask(mask)
 
 
+def test_layers_with_windows_of_their_own(gpu):
+    """One plan for each mask and window, however many layers and steps take them in turn."""
+    windows = [(False, -1, -1), (True, 5, -1), (False, -1, -1), (True, 2, 0)] * 8
+    for get, make in (
+        (of_vectors, lambda: startend(document_ends([3, 4]))),
+        (of_mask, lambda: Mask.documents([3, 4], causal=True)),
+    ):
+        gpu.built = 0
+        masks = make(), make()
+        for _ in range(3):
+            plans = {(n, window): get(mask, window) for window in windows for n, mask in enumerate(masks)}
+        assert gpu.built == len({id(plan) for plan in plans.values()}) == 6
+
+
 def test_wrappers_share(gpu):
     ends = startend(document_ends([3, 4])).vectors
     first = of_vectors(DeviceMask.from_startend_row_indices(ends, causal=True))
