@@ -2,6 +2,8 @@
 # A newcomer's way to the Python package: a new environment, `pip install .` for CPUs within two minutes, the README's five lines,
 # and the tests of the package that need NumPy alone. Then each torch that is named goes into the same environment, one after the
 # other, and all tests run with it: what was built before any torch was there stays as it is.
+# https://github.com/Dao-AILab/flash-attention/issues/1038: builds of hours.
+# https://github.com/Dao-AILab/flash-attention/issues/1832: undefined symbols after an upgrade of torch.
 # usage: python.sh REPOSITORY [REQUIREMENT...], such as 'torch==2.4.*' torch, which are gigabytes each
 set -eu
 cd "$1"
