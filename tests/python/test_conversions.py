@@ -147,6 +147,16 @@ def test_image_spans():
     assert np.array_equal(dense, expected)
 
 
+def test_pairs_of_tokens_behind_a_prefix():
+    """https://github.com/SandAI-org/MagiAttention/issues/316: chunks that see themselves both ways and all before, there a range each."""
+    prefix, chunk, n = 100, 2, 200
+    end = np.arange(n)
+    end = np.where(end < prefix, end + 1, end // chunk * chunk + chunk)
+    mask = Mask.from_row_ranges(np.zeros_like(end)[None, None, None], end[None, None, None], columns=n)
+    assert np.array_equal(mask.dense()[0, 0], np.arange(n) < end[:, None])
+    assert mask.interval_count == 1 and not mask.has_fallback
+
+
 def test_windows_of_w_keys():
     """https://github.com/huggingface/transformers/issues/39408: a window of w keys has the row's own among them."""
     assert Mask.sliding_window(8, left=3, right=0).dense()[0, 0].sum(axis=1).tolist() == [1, 2, 3, 4, 4, 4, 4, 4]

@@ -201,6 +201,55 @@ def test_ranked_answers_packed_equal_unpacked():
     same_with_gradients(model, -F.logsigmoid(packed).sum()[None], -sum(F.logsigmoid(alone[a] - alone[b]) for a, b in pairs)[None])
 
 
+# ---- rollouts ----
+
+
+def rollouts():
+    """A tree of turns: (mask, tokens, positions, for each rollout the places of its tokens)."""
+    parent, length, leaves = [-1, 0, 0, 1, 1, 2, -1, 6], [40, 25, 18, 30, 0, 12, 9, 21], [3, 4, 5, 7]
+    mask, offset = flashmask.Mask.prefix_tree(parent, length)
+    paths, positions = [], torch.zeros(sum(length), dtype=torch.long)
+    for node in leaves:
+        spans = []
+        while node >= 0:
+            spans.insert(0, torch.arange(length[node]) + int(offset[node]))
+            node = parent[node]
+        paths.append(torch.cat(spans))
+        positions[paths[-1]] = torch.arange(len(paths[-1]))
+    return mask, torch.as_tensor(random_tokens(np.random.default_rng(3), sum(length))), positions, paths
+
+
+def descend(model, loss):
+    for p, g in zip(model.parameters(), gradients(model, loss), strict=True):
+        p.data -= 0.05 * g
+
+
+def test_rollouts_that_share_turns_train_as_alone():
+    """https://github.com/verl-project/verl/issues/6401, https://github.com/NVIDIA-NeMo/Automodel/issues/2385: n rollouts, whose turns
+    form a tree of any depth, one of them ending where others go on. A user saw losses part from the second step on."""
+    mask, tokens, positions, paths = rollouts()
+    advantages = torch.tensor([1.0, -0.5, 0.7, -1.2])
+
+    def losses(outputs):
+        log_probs = [o[:-1].log_softmax(-1).gather(1, tokens[p][1:, None]).sum() for o, p in zip(outputs, paths, strict=True)]
+        return -0.01 * advantages * torch.stack(log_probs)
+
+    def shared(model):
+        logits = model(tokens[None], positions[None], lambda _, *qkv: flashmask.attention(*qkv, mask))[0]
+        return losses([logits[path] for path in paths])
+
+    def separate(model):
+        return losses([model.alone(tokens[path]) for path in paths])
+
+    models = Model(), Model()
+    for _ in range(3):
+        packed, alone = shared(models[0]), separate(models[1])
+        same(packed, alone)
+        same_with_gradients(models[0], packed, separate(models[0]))
+        descend(models[0], packed.sum())
+        descend(models[1], alone.sum())
+
+
 # ---- KTO ----
 
 

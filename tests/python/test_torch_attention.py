@@ -53,6 +53,21 @@ def test_options(name, masked, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_prefixes_that_differ_in_a_batch(device):
+    """https://github.com/vllm-project/vllm/issues/30786: images both ways, text causal: a slow kernel elsewhere, one call here."""
+    shape, options, prefixes = Shape(), Options(), (40, 0)
+    mask = Mask.stack_batch([Mask.prefix_lm(65, prefix=prefix) for prefix in prefixes])
+    i, j = torch.arange(65, device=device)[:, None], torch.arange(65, device=device)
+    seen = torch.stack([(j <= i) | (j < prefix) for prefix in prefixes])[:, None].expand(2, shape.heads, 65, 65)
+    tensors = inputs(shape, device=device)
+    for form in (mask, mask.to(device)):
+        check(run_with(form, options), tensors, seen, options)
+    with torch.inference_mode():
+        once = attention(*tensors, mask)
+    assert torch.equal(once, attention(*tensors, mask))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("rows, columns", [(1, 70), (70, 1), (33, 130), (130, 33)])
 def test_other_lengths(rows, columns, device):
     shape, options = Shape(rows=rows, columns=columns), Options(causal=True)
@@ -63,7 +78,7 @@ def test_other_lengths(rows, columns, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("heads, heads_kv", [(4, 4), (6, 1), (12, 2)])
 def test_sinks(heads, heads_kv, dtype, device):
-    """Groups of 6 heads: https://github.com/pytorch/pytorch/issues/143117"""
+    """Groups of 6 heads: https://github.com/pytorch/pytorch/issues/143117 https://github.com/pytorch/pytorch/issues/151359"""
     shape, options = Shape(heads=heads, heads_kv=heads_kv), Options(causal=True)
     mask = MASKS["empty rows"](shape)
     sinks = torch.linspace(-2, 2, heads, device=device).requires_grad_()

@@ -78,7 +78,9 @@ def test_results_in_f32(device):
     "mask", [None, Mask.documents([3, 3], causal=True, padding=1), Mask.random_sparse(7, 7, density=0.5, seed=2)]
 )
 def test_gradcheck(mask, options):
-    """The reference backend takes f64."""
+    """The reference backend takes f64. Any mask has a backward: https://github.com/Dao-AILab/flash-attention/issues/352,
+    https://github.com/facebookresearch/xformers/issues/1093; and on a CPU: https://github.com/pytorch/pytorch/issues/148752,
+    https://github.com/pytorch/pytorch/issues/169224"""
     tensors = inputs(SMALL, torch.float64)
     assert torch.autograd.gradcheck(lambda *t: attention(*t, mask, **options), tensors)
 

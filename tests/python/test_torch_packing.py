@@ -116,6 +116,64 @@ def test_loss_of_packed_chats(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("parts", [2, 3, 4])
+@pytest.mark.parametrize(
+    "mask",
+    [Mask.documents([5, 3, 8, 1, 2, 30, 14], causal=True), Mask.share_question([[9, 4, 6], [3, 11, 2, 7], [20, 1]])],
+    ids=["documents", "pairs"],
+)
+def test_sequences_in_parts(mask, parts, device):
+    """Each part of the queries meets each part of the keys, cut anywhere: what sequence and ring parallelism need.
+    https://github.com/frankxwang/dpo-prefix-sharing/issues/3 https://github.com/axolotl-ai-cloud/axolotl/issues/3608
+    https://github.com/NVIDIA/TransformerEngine/issues/1930 https://github.com/zhuzilin/ring-flash-attention/issues/51"""
+    tensors = draw(63, device, torch.float32)
+    ends = [63 * n // parts for n in range(parts + 1)]
+    spans = list(zip(ends, ends[1:]))
+    q, k, v = leaves = [t.requires_grad_() for t in tensors[:3]]
+    rows_of_all = []
+    for rows in spans:
+        states = [
+            attention(
+                q[:, slice(*rows)], k[:, slice(*keys)], v[:, slice(*keys)], mask.slice(rows, keys), return_lse=True, deterministic=True
+            )
+            for keys in spans
+        ]
+        total = torch.stack([lse for _, lse in states]).logsumexp(0)
+        weights = [torch.exp(lse - total).transpose(1, 2)[..., None] for _, lse in states]
+        rows_of_all.append(sum(weight * output for weight, (output, _) in zip(weights, states)))
+    output = torch.cat(rows_of_all, 1)
+    whole = run(*tensors, mask)
+    same([output, *torch.autograd.grad(output, leaves, tensors[3])], whole, f"{parts} parts")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_short_neighbours_change_no_bit_of_a_long_sequence(device):
+    """https://github.com/flashinfer-ai/flashinfer/issues/2424: tiles there went by the lengths of the whole batch."""
+    packs = [[700], *([1 + n] * (700 // (1 + n)) for n in range(4))]
+    masks = [Mask.documents(lengths, causal=True, padding=700 - sum(lengths)) for lengths in packs]
+    tensors = [torch.cat([t.roll(n, 1) for n in range(len(packs))]) for t in draw(700, device, torch.float32)]
+    together = run(*tensors, Mask.stack_batch(masks))
+    alone = run(*(t[:1] for t in tensors), masks[0])
+    assert all(torch.equal(a[:1], b) for a, b in zip(together, alone))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_packed_from_a_tile_on_equals_alone_to_the_bit(device):
+    """https://github.com/axolotl-ai-cloud/axolotl/pull/3796 asks for equal bits of packed and separate runs. A document that starts
+    at a multiple of the tiles meets its keys in the same steps."""
+    lengths, tile = [256, 128, 77], 128
+    assert all(sum(lengths[:n]) % tile == 0 for n in range(len(lengths)))
+    tensors = draw(sum(lengths), device, torch.float32)
+    packed = run(*tensors, Mask.documents(lengths, causal=True))
+    start = 0
+    for length in lengths:
+        rows = slice(start, start + length)
+        alone = run(*(t[:, rows] for t in tensors), Mask.documents([length], causal=True))
+        assert all(torch.equal(a[:, rows], b) for a, b in zip(packed, alone))
+        start += length
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_batch_items_with_masks_of_their_own(device):
     """Bit for bit as alone: https://github.com/pytorch/pytorch/issues/157675; and a last batch that is smaller:
     https://github.com/pytorch/pytorch/issues/152297"""

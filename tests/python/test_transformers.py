@@ -106,7 +106,7 @@ def test_batch_of_packed_rows():
 
 @pytest.mark.parametrize("inputs", PACKED.values(), ids=PACKED)
 def test_other_documents_do_not_matter(inputs):
-    """https://github.com/MeetKai/functionary/issues/265: to the last bit."""
+    """https://github.com/MeetKai/functionary/issues/265 https://github.com/axolotl-ai-cloud/axolotl/pull/3796: to the last bit."""
     model, ids = model_of("llama").eval(), tokens(1, 13)
     changed = torch.cat((tokens(1, 5, seed=9), ids[:, 5:]), 1)
     with torch.no_grad():

@@ -106,7 +106,8 @@ def test_a_changed_function_is_noticed(monkeypatch):
 
 
 def test_window_means_its_number_of_keys():
-    """https://github.com/huggingface/transformers/issues/39408 https://github.com/vllm-project/vllm/issues/3385"""
+    """https://github.com/huggingface/transformers/issues/39408 https://github.com/huggingface/transformers/issues/29623
+    https://github.com/vllm-project/vllm/issues/3385"""
     found = dense(ours.mask(1, 8, 8, mask_function=hf.sliding_window_causal_mask_function(4)), 8)
     assert found.sum(-1).flatten().tolist() == [1, 2, 3, 4, 4, 4, 4, 4]
 
