@@ -99,7 +99,8 @@ def mask_tensor(mask: Any, query: Tensor, flags: masks.Flags) -> tuple[Tensor | 
 # ---- plans on a GPU ----
 # A plan is kept for each stream that used it: calls on a stream run after its own build, and its memory goes back to that
 # stream. The backward pass keeps the plan that the forward pass took. Plans of vectors belong to the tensor that holds them, so
-# that layers may wrap it in a DeviceMask each; those of a Mask to the Mask.
+# that layers may wrap it in a DeviceMask each; those of a Mask to the Mask. What is kept is made outside inference mode, whose
+# tensors a later backward pass cannot keep.
 
 _vector_plans = WeakTensorKeyDictionary()  # tensor -> {(stream, what the plan was made with): (version of the tensor, plan)}
 
@@ -114,7 +115,8 @@ def plan_of_mask(mask: Mask, device: torch.device, flags: masks.Flags) -> Tensor
         # Whoever captures has waited for earlier work, and a host mask never changes: any stream's plan will do.
         plan = next((p for where, p in list(plans.items()) if where[0] == device and where[2] == flags), None)
     if plan is None:
-        plan = plans[place] = masks.plan_from_mask(mask, device, flags)
+        with torch.inference_mode(False):
+            plan = plans[place] = masks.plan_from_mask(mask, device, flags)
     return plan
 
 
@@ -130,5 +132,6 @@ def plan_of_vectors(mask: DeviceMask, flags: masks.Flags) -> Tensor:
     place = masks.stream_of(v.device), arguments[1:]
     known = plans.get(place)
     if known is None or known[0] != v._version:
-        known = plans[place] = v._version, torch_ops.ops.plan_from_vectors(*arguments)
+        with torch.inference_mode(False):
+            known = plans[place] = v._version, torch_ops.ops.plan_from_vectors(*arguments)
     return known[1]

@@ -87,6 +87,17 @@ def test_vectors_changed_in_place(builds):
     assert len(builds) == 2 * len(LENGTHS)
 
 
+@pytest.mark.parametrize("kind", [Mask, DeviceMask])
+def test_training_after_an_evaluation(kind):
+    """As for the reference model of DPO: the same mask, first in inference mode."""
+    tensors, mask = tensors_on(), mask_of(kind, LENGTHS[0])
+    with torch.inference_mode():
+        expected = attention(*tensors, mask)
+    output = attention(*tensors, mask)
+    assert torch.equal(output, expected)
+    output.sum().backward()
+
+
 def test_backward_has_the_plan_of_forward():
     """Whatever happens to the mask in between."""
     tensors = tensors_on()

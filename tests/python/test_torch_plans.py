@@ -102,6 +102,19 @@ def test_inference_tensors_are_read_each_time(gpu):
         assert of_vectors(mask) is not of_vectors(mask)
 
 
+def test_plans_of_an_evaluation_serve_training(gpu):
+    """torch saves no tensor for backward that was made in inference mode."""
+    with torch.inference_mode():
+        vectors, mask = startend(document_ends([3, 4])), Mask.documents([3, 4], causal=True)
+        in_evaluation = of_mask(mask)
+    assert of_mask(mask) is in_evaluation and not in_evaluation.is_inference()
+    assert not of_vectors(vectors).is_inference()
+    vectors = startend(document_ends([3, 4]))
+    with torch.inference_mode():
+        in_evaluation = of_vectors(vectors)
+    assert of_vectors(vectors) is in_evaluation and not in_evaluation.is_inference()
+
+
 def test_captures(gpu):
     vectors, mask, new = startend(document_ends([3, 4])), Mask.causal(7), Mask.causal(7)
     before, uploaded = of_vectors(vectors), of_mask(mask)
