@@ -34,7 +34,7 @@ static __device__ __forceinline__ void first_step(const consumer *x, last_step *
     take_turn<TEAM>();
     start_scores<TEAM>(x, S);
     const uint32_t what = uniform(x->s->step[x->stage].what);
-    const visible_rows visible = CAPPED ? visible_rows{{0, 0}} : find_visible_in_step<TEAM>(x, what);
+    const visible_rows visible = find_visible_in_step<TEAM>(x, what);
     wait(&x->s->grad_output_full[x->stage], x->parity);
     start_grads<TEAM>(x, dP);
     pass_turn<TEAM>();
@@ -72,9 +72,7 @@ static __device__ __forceinline__ void next_step(consumer *x, float (&dK)[SUMS],
     }
     start_scores<TEAM>(x, S);
     const uint32_t what = uniform(s->step[x->stage].what);
-    const visible_rows visible =
-        CAPPED ? visible_rows{{0, 0}}
-               : find_visible_in_step<TEAM>(x, what); /* under dK and S, ahead of dP: behind the turn it would spill */
+    const visible_rows visible = find_visible_in_step<TEAM>(x, what); /* ahead of dP: behind the turn it would spill */
     start_grads<TEAM>(x, dP);
     pass_turn<TEAM>();
     ptx_wgmma_wait<2>(); /* dK */

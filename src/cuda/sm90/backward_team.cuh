@@ -127,15 +127,11 @@ static __device__ __forceinline__ void differentiate(const consumer *x, uint32_t
     const float *lse2 = s->lse2[stage] + thread % 4 * 2, *delta = s->delta[stage] + thread % 4 * 2;
     const bool is_full = step_half_is_full(what, TEAM);
     uint32_t slopes[PAIRS]; /* with softcap */
-    if (CAPPED) {           /* otherwise it was found in the turn */
-        visible = find_visible_in_step<TEAM>(x, what);
-    }
     ptx_wgmma_wait<1>();
     ptx_wgmma_ready(S);
     if (CAPPED) {
         weigh_capped(S, last->weights, slopes, lse2, p->scale, p->softcap);
         if (!is_full) {
-            hide_pairs(slopes, visible);
             hide_pairs(last->weights, visible);
         }
     } else {
