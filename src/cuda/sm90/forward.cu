@@ -4,19 +4,20 @@
  *          128; one tile, 64 keys, for 192 and 256. Each of two teams has a line of the group, 64 rows. Of a pair a team computes only the halves
  *          that it sees: both at once (wide) or one (narrow).
  * Roles    Warpgroup 0 gives its registers away. Its first warp, the sender, has the copy engine bring Q, K and V; its second, the
- *          scout, finds items and their tiles one part ahead (forward_producer.cuh). Warpgroups 1 and 2 are the teams: both products
- *          and the softmax of their own rows (forward_consumer.cuh). Blocks are persistent: one a multiprocessor, items from a counter.
+ *          scout, finds items and their tiles one part ahead (forward_producer.cuh); the others, maskers, find out what a team sees of
+ *          its partial steps (forward_masker.cuh). Warpgroups 1 and 2 are the teams: both products and the softmax of their own rows
+ *          (forward_consumer.cuh). Blocks are persistent: one a multiprocessor, items from a counter.
  * Barriers mbarriers, full and empty, for each place of the rings of K, V and Q and for the scout's two parts. A place of K is given
  *          back once S is there, of V once O has it. A step's description comes with its K; that it tells the next step too spares
  *          the teams a wait before they know what to do. Named barriers 1 and 2: turns. A team issues its products in its turn only,
  *          so that the other's softmax runs under them; a step that it does not see is a turn that it passes on. Barriers 3 and 4: a
  *          team's own.
- * Memory   shared, in boxes of 64 rows (keys) x 64 dims, 128-byte swizzle:  Q  K ring  V ring  forward_tail (1.5 KB)
+ * Memory   shared, in boxes of 64 rows (keys) x 64 dims, 128-byte swizzle:  Q  K ring  V ring  forward_tail (5.7 KB, of 64 7.7)
  *            head dim              64      96     128     192     256  192, of V 128
  *            rows x keys      128x128 128x128 128x128  128x64  128x64       128x128
  *            places of Q            2       2       2       2       1             1
  *            places of K, V         3       2       2       2       2             2
- *            shared, KB           131     194     194     194     194           210
+ *            shared, KB           137     199     199     199     199           215
  *          registers of a consumer thread: 232, of a producer thread: 40. Head dim 128: S 64, P 32, O 64, softmax 7, the rest addresses
  *          and masks. Nothing spills.
  * Time     of one team over the steps 0 .. n-1 of an item that it sees; "S1|O0": both products in flight, a commit group each
@@ -26,8 +27,8 @@
  *          soft: [softcap] [mask] [max, move base] exp, all under O of the step before; then P is packed. Where a team does not see a
  *          step between two that it sees, O is finished before and the next one starts like the first. In bf16 only the first keys that
  *          a row sees are searched for a maximum (weigh); a step that leaves the range is done again (forward_again.cuh).
- * Masks    full halves run no mask code. Of others lane l reads the bounds of keys 2 l and 2 l + 1 while S is computed, turns them into
- *          words of the warp's 16 rows, and accumulators get their columns' words by shuffles: one test an element whatever the number of
+ * Masks    full halves run no mask code. Of a partial step the team's masker reads bounds and bitmaps while a step before is in work, and
+ *          leaves each lane a word of its two rows for even keys and one for odd: one predicate an element, whatever the number of
  *          intervals. Hidden keys weigh 0 and a hidden step moves nothing, so full, partial and narrow steps, and no_skip, give the same
  *          bits: that is why pairs are aligned. */
 #include "cuda/launch_kernel.cuh"
@@ -35,6 +36,7 @@
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/sm90/forward_again.cuh"
 #include "cuda/sm90/forward_combine.cuh"
+#include "cuda/sm90/forward_masker.cuh"
 #include "cuda/tile/store_rows.cuh"
 
 /* ---- products ---- */
@@ -150,10 +152,10 @@ static __device__ __forceinline__ bool do_step(consumer *x, forward_rows *rows, 
     *todo = todo_of(x, now.next, step.next, at);
     asm volatile("" : "+r"(x->at.stage), "+r"(x->at.phase), "+l"(todo->key)); /* here, not behind the softmax */
     asm volatile("" : "+r"(todo->is_seen), "+r"(todo->is_wide));
-    rows->words = make_mask<BLOCKS>(x, now.next);
+    rows->words = take_words(x, step_classes(now.next, x->team));
     ptx_wgmma_wait<1>();
     take_scores(x, S, at, (step.flags & FLAG_LAST) != 0);
-    weigh<CAPPED>(S, rows, x, has_partial(step_classes(now.next, x->team)));
+    weigh<CAPPED>(S, rows, x, step_classes(now.next, x->team));
     ptx_wgmma_ready(reinterpret_cast<float(&)[4 * BLOCKS]>(S)); /* else the softmax sinks below this wait */
     ptx_wgmma_wait<0>();
     ptx_wgmma_ready(O);
@@ -161,7 +163,7 @@ static __device__ __forceinline__ bool do_step(consumer *x, forward_rows *rows, 
         release_value(x, now.before_at);
     }
     pack(P, S);
-    if (rows->moves) {
+    if (MOVES_OUTPUT && rows->moves) {
         rescale_output(rows);
     }
     return (step.flags & FLAG_LAST) != 0;
@@ -303,6 +305,11 @@ static __device__ __forceinline__ void init_barriers(forward_tail *tail) {
         ptx_mbarrier_init(ptx_shared_address(&tail->part_full[i]), 32);
         ptx_mbarrier_init(ptx_shared_address(&tail->part_empty[i]), 32);
     }
+    for (int i = 0; i < TEAMS * STAGES; i++) {
+        ptx_mbarrier_init(ptx_shared_address(&tail->job_full[i]), 1);
+        ptx_mbarrier_init(ptx_shared_address(&tail->words_full[i]), 32);
+        ptx_mbarrier_init(ptx_shared_address(&tail->words_empty[i]), TEAM_THREADS);
+    }
     ptx_mbarrier_fence_init();
 }
 
@@ -319,15 +326,17 @@ static __global__ void __launch_bounds__(THREADS, 1)
     ptx_bar_block();
     if (threadIdx.x < TEAM_THREADS) {
         ptx_registers_give<PRODUCER_REGISTERS>();
-        producer x = {&p, &maps, shared, tail, {0, 0}, {0, 0}};
+        producer x = {&p, &maps, shared, tail, {0, 0}, {0, 0}, {0, 0}};
         if (threadIdx.x < 32) {
             send(&x);
         } else if (threadIdx.x < 64) {
             scout(&x, &launch.source);
+        } else {
+            mask_steps(&x, (int)threadIdx.x / 32 - 2);
         }
     } else {
         ptx_registers_take<CONSUMER_REGISTERS>();
-        consumer x = {&p, &launch, tail, shared, (int)uniform(threadIdx.x / TEAM_THREADS - 1), {0, 0}, 0};
+        consumer x = {&p, &launch, tail, shared, (int)uniform(threadIdx.x / TEAM_THREADS - 1), {0, 0}, 0, {0, 0}};
         consume<CAPPED>(&x);
     }
 }

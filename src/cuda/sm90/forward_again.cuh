@@ -51,9 +51,6 @@ static __device__ __forceinline__ void again_scores(float (&S)[1][1][4], const c
                                again_pair(from->query[0], d + 8, dims0), again_pair(from->query[1], d + 8, dims1)};
         ptx_mma(s, a, again_pair(keys, d, dims), again_pair(keys, d + 8, dims));
     }
-    const uint32_t turn = (uint32_t)(g + n / HALF_BLOCKS * 16);
-    const uint32_t even = __shfl_sync(ALL_LANES, words->even, 4 * (n % HALF_BLOCKS) + t) >> turn;
-    const uint32_t odd = __shfl_sync(ALL_LANES, words->odd, 4 * (n % HALF_BLOCKS) + t) >> turn;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         s[i] = x->p->scale < 0.0f ? -s[i] : s[i];
@@ -63,7 +60,8 @@ static __device__ __forceinline__ void again_scores(float (&S)[1][1][4], const c
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        s[i] = (i % 2 ? odd : even) >> (i / 2 * 8) & 1 ? s[i] : -INFINITY;
+        const int bit = n / HALF_BLOCKS * 16 + i / 2 * 8 + n % HALF_BLOCKS;
+        s[i] = (i % 2 ? words->odd : words->even) >> bit & 1 ? s[i] : -INFINITY;
     }
 }
 

@@ -4,7 +4,6 @@
 
 #include "cuda/ptx/bar.cuh"
 #include "cuda/sm90/forward_producer.cuh"
-#include "cuda/tile/mask_rows.cuh"
 #include "cuda/tile/softmax.cuh"
 
 enum {
@@ -19,9 +18,11 @@ enum {
     SCORES = KEYS / 2, /* accumulators of a thread */
     HALF_SCORES = FM_PLAN_BLOCK / 2,
     SUMS = DV / 2,
-    TURN_BARRIER = 1, /* + team */
-    TEAM_BARRIER = 3, /* + team */
-    LAZY = FM_IS_BF16 /* bases are set once, see weigh */
+    TURN_BARRIER = 1,  /* + team */
+    TEAM_BARRIER = 3,  /* + team */
+    LAZY = FM_IS_BF16, /* bases are set once, see weigh */
+    MOVES_OUTPUT =
+        !LAZY || HALVES == 1 /* LAZY: it is 0 then, but with 64 keys a step ptxas serialises all products otherwise (C7515) */
 };
 #define LAZY_LIMIT 0x1p40f  /* of a lane's l */
 #define LAZY_COARSE 0x1p27f /* of a base, from where on a score's exponent above it may pass SOFTMAX_SLACK */
@@ -33,7 +34,7 @@ typedef struct forward_rows {
     float O[1][DIM_BLOCKS][4];
     float base[2], l[2], rescale[2];
     float l_before[2]; /* l before the step in work */
-    mask_rows words;   /* of that step, if it is partial */
+    mask_rows words;   /* of that step, if it is partial: take_words */
     bool moves;        /* O is to be multiplied by rescale */
     bool is_beyond;    /* weigh_again is to follow */
     bool is_coarse;    /* LAZY 0: softmax_is_coarse(base). LAZY 1: lazy_is_coarse of some base, all steps are weighed again */
@@ -59,6 +60,7 @@ typedef struct consumer {
     int team;
     ring_place at; /* of the step in work, in the rings of K and V alike */
     uint32_t items;
+    ring_place words; /* of the next partial step */
 } consumer;
 
 /* ---- steps ---- */
@@ -77,14 +79,6 @@ static __device__ __forceinline__ forward_step read_step(const consumer *x, ring
     }
     return forward_step{uniform(step.what), uniform(step.flags), uniform(step.next)};
 }
-
-/* What a team sees of a step, by the class bits of its tiles. */
-static __device__ __forceinline__ bool sees(uint32_t classes) { return (classes & 5) != 0; }
-/* Both halves; otherwise one, the second if sees_second. */
-static __device__ __forceinline__ bool is_wide(uint32_t classes) { return HALVES == 2 && (classes & 5) == 5; }
-static __device__ __forceinline__ bool sees_second(uint32_t classes) { return HALVES == 2 && (classes & 1) == 0; }
-/* Some visible half is partial. */
-static __device__ __forceinline__ bool has_partial(uint32_t classes) { return (classes & ~(classes >> 1) & 5) != 0; }
 
 static __device__ __forceinline__ void release(uint32_t barrier) {
     if (threadIdx.x % 32 == 0) {
@@ -130,80 +124,33 @@ static __device__ __forceinline__ const forward_item *item_of(const consumer *x)
 static __device__ __forceinline__ int32_t row_of(const consumer *x) {
     return item_of(x)->group * FM_PLAN_GROUP + x->team * TEAM_ROWS + (int32_t)thread_again() % TEAM_THREADS / 32 * 16;
 }
-static __device__ __forceinline__ int32_t key_of(uint32_t what, int half) {
-    return (int32_t)(what >> STEP_INDEX_SHIFT) * KEYS + half * FM_PLAN_BLOCK;
-}
-
-static __device__ __forceinline__ mask_rows rows_between(int4 b, int32_t row) {
-    return mask_rows{mask_rows_between(b.x - row, b.y - row), mask_rows_between(b.z - row, b.w - row)};
-}
-
-static __device__ __forceinline__ void add_half(mask_rows *words, mask_rows half, int h) {
-    words->even |= (half.even & 0xffff) << (16 * h);
-    words->odd |= (half.odd & 0xffff) << (16 * h);
-}
-
-/* Where some stripes are bitmaps: hides what their bits do. */
-static __device__ __forceinline__ void and_bitmaps(mask_rows *words, const consumer *x, uint32_t what) {
-    mask_rows seen = {0, 0};
-#pragma unroll 1
-    for (int h = 0; h < HALVES; h++) {
-        const int32_t row = row_of(x), lane = (int32_t)thread_again() % 32, key = key_of(what, h);
-        const tile_mask mask = tile_mask_at(&x->p->plan, item_of(x)->plane, row, key);
-        mask_rows half = {0xffff, 0xffff};
-        if (mask.is_hidden) {
-            half = mask_rows{0, 0};
-        } else if (mask.bits != NULL) {
-            half = mask_rows_transpose(mask.bits[2 * ((row + lane) % FM_PLAN_GROUP) + key % FM_PLAN_GROUP / FM_PLAN_BLOCK]);
-        }
-        add_half(&seen, half, h);
-    }
-    words->even &= seen.even;
-    words->odd &= seen.odd;
-}
-
-/* Words of the warp's 16 rows, first half of a step in bits 0 .. 15, second in 16 .. 31; of a narrow step its half in 0 .. 15. */
-template <int BLOCKS> static __device__ __forceinline__ mask_rows make_mask(const consumer *x, uint32_t what) {
-    const uint32_t classes = step_classes(what, x->team);
+/* What the team's masker says of a step, if it is partial: forward_masker.cuh. */
+static __device__ __forceinline__ mask_rows take_words(consumer *x, uint32_t classes) {
     mask_rows words = {0, 0};
-    if (!has_partial(classes)) {
-        return words;
-    }
-    const fm_device_plan *plan = &x->p->plan;
-    const int32_t row = row_of(x);
-    const int64_t lines = (int64_t)item_of(x)->plane * plan->intervals;
-    const fm_interval *bounds = plan->bounds + lines * plan->bounds_stride + key_of(what, 0) + thread_again() % 32 * 2;
-#pragma unroll 1
-    for (int m = 0; m < plan->intervals; m++, bounds += plan->bounds_stride) {
-#pragma unroll
-        for (int h = 0; h < HALVES; h++) {
-            add_half(&words, rows_between(__ldg(reinterpret_cast<const int4 *>(bounds + h * FM_PLAN_BLOCK)), row), h);
-        }
-    }
-    if (__builtin_expect(plan->stripe_slot != NULL, 0)) {
-        and_bitmaps(&words, x, what);
-    }
-    if (BLOCKS < KEY_BLOCKS && sees_second(classes)) {
-        words.even >>= 16;
-        words.odd >>= 16;
+    if (has_partial(classes)) {
+        const uint32_t thread = thread_again() % TEAM_THREADS;
+        ptx_mbarrier_wait(TAIL_BARRIER(x, words_full, x->team * STAGES + x->words.stage), x->words.phase);
+        words = x->tail->words[x->team][x->words.stage][thread / 32][thread % 32];
+        ptx_mbarrier_arrive(TAIL_BARRIER(x, words_empty, x->team * STAGES + x->words.stage));
+        x->words = ring_after(x->words);
     }
     return words;
 }
 
-/* Hidden scores become -inf. Words are turned so that row g's bit is bit 1, of which a test is one instruction; of bit 0 it is two. */
-template <int BLOCKS> static __device__ __forceinline__ void hide(float (&S)[1][BLOCKS][4], mask_rows words) {
-    const uint32_t lane = threadIdx.x % 32, turn = lane / 4 + 31, t = lane % 4;
+/* Hidden scores become -inf. */
+template <int BLOCKS> static __device__ __forceinline__ void hide(float (&S)[1][BLOCKS][4], mask_rows words, uint32_t classes) {
 #pragma unroll
-    for (int n = 0; n < HALF_BLOCKS; n++) {
-        const uint32_t even_word = __shfl_sync(ALL_LANES, words.even, 4 * n + (int)t);
-        const uint32_t odd_word = __shfl_sync(ALL_LANES, words.odd, 4 * n + (int)t);
-        const uint32_t even = __funnelshift_r(even_word, even_word, turn), odd = __funnelshift_r(odd_word, odd_word, turn);
+    for (int h = 0; h < BLOCKS / HALF_BLOCKS; h++) {
+        if (BLOCKS == HALF_BLOCKS || half_is_partial(classes, h)) {
 #pragma unroll
-        for (int b = n, bit = 1; b < BLOCKS; b += HALF_BLOCKS, bit += 16) {
-            S[0][b][0] = even & 1u << bit ? S[0][b][0] : -INFINITY;
-            S[0][b][1] = odd & 1u << bit ? S[0][b][1] : -INFINITY;
-            S[0][b][2] = even & 1u << (bit + 8) ? S[0][b][2] : -INFINITY;
-            S[0][b][3] = odd & 1u << (bit + 8) ? S[0][b][3] : -INFINITY;
+            for (int i = 0; i < 4; i++) { /* ptxas moves bits of a byte to predicates at once */
+                const uint32_t seen = (i % 2 ? words.odd : words.even) >> (16 * h + i / 2 * 8);
+#pragma unroll
+                for (int n = 0; n < HALF_BLOCKS; n++) {
+                    float *score = &S[0][h * HALF_BLOCKS + n][i];
+                    *score = seen & 1u << n ? *score : -INFINITY;
+                }
+            }
         }
     }
 }
@@ -242,8 +189,10 @@ static __device__ __forceinline__ void move_bases(forward_rows *rows, float (&hi
     rows->moves = softmax_moves(rows->base, highest, c);
     if (rows->moves) {
         softmax_move(rows->base, highest, c, rows->rescale);
-        rows->l[0] *= rows->rescale[0];
-        rows->l[1] *= rows->rescale[1];
+        if (!LAZY) {
+            rows->l[0] *= rows->rescale[0];
+            rows->l[1] *= rows->rescale[1];
+        }
         rows->is_coarse = LAZY ? lazy_are_coarse(rows) : softmax_is_coarse(rows->base);
         rows->is_new = __any_sync(ALL_LANES, fminf(rows->base[0], rows->base[1]) <= SOFTMAX_LOWEST);
     }
@@ -256,13 +205,13 @@ static __device__ __forceinline__ void move_bases(forward_rows *rows, float (&hi
  * LAZY does so; where l passes LAZY_LIMIT, 28 in natural units above the first keys, weigh_again does the step once more with a
  * higher base, and so it does all steps where a base is coarse. Halves of a step that are hidden add 0 to l and decide nothing. */
 template <bool CAPPED, int BLOCKS>
-static __device__ __forceinline__ void weigh(float (&S)[1][BLOCKS][4], forward_rows *rows, const consumer *x, bool is_partial) {
+static __device__ __forceinline__ void weigh(float (&S)[1][BLOCKS][4], forward_rows *rows, const consumer *x, uint32_t classes) {
     float c = CAPPED ? 1.0f : x->launch->factor, highest[2], base[2];
     if (CAPPED) {
         softmax_cap(S, x->launch->capping);
     }
-    if (is_partial) {
-        hide(S, rows->words);
+    if (has_partial(classes)) {
+        hide(S, rows->words, classes);
     }
     rows->moves = false;
     if (!LAZY || rows->is_new) {

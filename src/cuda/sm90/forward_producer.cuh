@@ -5,7 +5,6 @@
 #define FM_CUDA_SM90_FORWARD_PRODUCER_CUH
 
 #include "cuda/sm90/forward_shared.cuh"
-#include "cuda/tile/mask_rows.cuh"
 #include "cuda/tile/work.cuh"
 
 #define ALL_LANES 0xffffffffu
@@ -15,7 +14,8 @@ typedef struct producer {
     const fm_sm90_maps *maps;
     uint32_t shared; /* address of the tiles */
     forward_tail *tail;
-    ring_place key, value; /* next uses */
+    ring_place key, value;    /* next uses */
+    uint32_t job_next[TEAMS]; /* places */
 } producer;
 
 /* ---- scout ---- */
@@ -177,9 +177,24 @@ static __device__ __forceinline__ void send_tile(uint32_t to, const CUtensorMap 
     }
 }
 
+static __device__ __forceinline__ void send_job(producer *x, int team, forward_job job) {
+    const uint32_t place = x->job_next[team];
+    if (threadIdx.x == 0) {
+        x->tail->job[team][place] = job;
+        ptx_mbarrier_arrive(TAIL_BARRIER(x, job_full, team * STAGES + place));
+    }
+    x->job_next[team] = place == STAGES - 1 ? 0 : place + 1;
+}
+
 static __device__ __forceinline__ void send_keys(producer *x, forward_step step, const forward_part *part) {
     forward_tail *tail = x->tail;
     ptx_mbarrier_wait(TAIL_BARRIER(x, key_empty, x->key.stage), x->key.phase ^ 1);
+#pragma unroll
+    for (int team = 0; team < TEAMS; team++) {
+        if (has_partial(step_classes(step.what, team))) {
+            send_job(x, team, forward_job{step.what, part->item.group, part->item.plane});
+        }
+    }
     if (threadIdx.x == 0) {
         tail->step[x->key.stage] = step;
         send_tile<REGIONS>(x->shared + KEY_AT + x->key.stage * KEY_BYTES, &x->maps->key, TAIL_BARRIER(x, key_full, x->key.stage),
@@ -259,6 +274,9 @@ static __device__ __forceinline__ void send(producer *x) {
         ptx_mbarrier_arrive(TAIL_BARRIER(x, part_empty, n & 1));
     }
     ptx_mbarrier_wait(TAIL_BARRIER(x, key_empty, x->key.stage), x->key.phase ^ 1);
+    for (int team = 0; team < TEAMS; team++) {
+        send_job(x, team, forward_job{STEP_NONE, 0, 0});
+    }
     if (threadIdx.x == 0) {
         x->tail->step[x->key.stage] = forward_step{0, FLAG_END, 0};
         ptx_mbarrier_arrive(TAIL_BARRIER(x, key_full, x->key.stage));

@@ -5,6 +5,7 @@
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/tma.cuh"
 #include "cuda/sm90/launch.h"
+#include "cuda/tile/mask_rows.cuh"
 #include "cuda/tile/shared_tile.cuh"
 #include "cuda/variant.cuh"
 
@@ -18,8 +19,9 @@
 enum {
     D = FM_HEAD_DIM,
     DV = FM_HEAD_DIM_V,
-    TEAMS = 2,                     /* consumer warpgroups; team w has line w of a group */
-    TEAM_ROWS = FM_PLAN_BLOCK,     /* rows of a team */
+    TEAMS = 2,                 /* consumer warpgroups; team w has line w of a group */
+    TEAM_ROWS = FM_PLAN_BLOCK, /* rows of a team */
+    TEAM_WARPS = 4,
     KEYS = DV <= 128 ? 128 : 64,   /* of a step: an aligned pair of tiles of the plan, or one */
     HALVES = KEYS / FM_PLAN_BLOCK, /* of a step */
     REGIONS = (D + 63) / 64,       /* of Q and K, 64 dims wide, as the 128-byte swizzle wants it; past D zeros */
@@ -58,6 +60,12 @@ typedef struct forward_item {
     int32_t split; /* of the keys */
 } forward_item;
 
+/* A partial step, for a masker; what is STEP_NONE when there are no more. */
+typedef struct forward_job {
+    uint32_t what;
+    int32_t group, plane;
+} forward_job;
+
 /* Words of 32 tiles of both lines of a group. */
 typedef struct group_words {
     fm_tile_word line[TEAMS];
@@ -79,10 +87,16 @@ typedef struct forward_part {
 typedef struct forward_tail {
     uint64_t key_full[STAGES], key_empty[STAGES], value_full[STAGES], value_empty[STAGES], query_full[QUERIES],
         query_empty[QUERIES];
-    uint64_t part_full[2], part_empty[2]; /* one arrival of each lane of the warp that is done */
+    uint64_t part_full[2], part_empty[2];                             /* one arrival of each lane of the warp that is done */
+    uint64_t job_full[TEAMS * STAGES];                                /* one arrival */
+    uint64_t words_full[TEAMS * STAGES], words_empty[TEAMS * STAGES]; /* one arrival of each lane of a masker; of a team */
     forward_part part[2];
     forward_item item[ITEM_PLACES];
     forward_step step[STAGES];
+    /* Of a team's partial steps, one after another. A job may be written when K's place is: all but STAGES - 1 of those before have
+     * their words. */
+    forward_job job[TEAMS][STAGES];
+    mask_rows words[TEAMS][STAGES][TEAM_WARPS][32];
 } forward_tail;
 
 /* Shared address of barrier i of an array in the tail; x: a producer or consumer. */
@@ -106,5 +120,16 @@ static __device__ __forceinline__ ring_place ring_after(ring_place place) {
 }
 
 static __device__ __forceinline__ uint32_t step_classes(uint32_t what, int team) { return what >> (4 * team) & 15; }
+static __device__ __forceinline__ int32_t key_of(uint32_t what, int half) {
+    return (int32_t)(what >> STEP_INDEX_SHIFT) * KEYS + half * FM_PLAN_BLOCK;
+}
+/* What a team sees of a step, by the class bits of its tiles. */
+static __device__ __forceinline__ bool sees(uint32_t classes) { return (classes & 5) != 0; }
+/* Both halves; otherwise one, the second if sees_second. */
+static __device__ __forceinline__ bool is_wide(uint32_t classes) { return HALVES == 2 && (classes & 5) == 5; }
+static __device__ __forceinline__ bool sees_second(uint32_t classes) { return HALVES == 2 && (classes & 1) == 0; }
+/* A visible half is partial; some is. */
+static __device__ __forceinline__ bool half_is_partial(uint32_t classes, int half) { return (classes >> (2 * half) & 3) == 1; }
+static __device__ __forceinline__ bool has_partial(uint32_t classes) { return (classes & ~(classes >> 1) & 5) != 0; }
 
 #endif
