@@ -68,9 +68,9 @@ def stream_of(device: torch.device) -> int:
 
 def hold(mask: Mask) -> torch.Tensor:
     """A token whose memory keeps the mask alive, whoever keeps the tensor or a view of it."""
-    number: Any = (ctypes.c_int64 * 1)(int(mask._token))
+    number: Any = ctypes.c_int64(int(mask._token))
     number.mask = mask
-    return torch.from_numpy(np.frombuffer(number, np.int64)).reshape(())
+    return torch.frombuffer(number, dtype=torch.int64)[0]
 
 
 def host_plan(mask: Mask, flags: Flags) -> Plan:
