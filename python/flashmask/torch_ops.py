@@ -171,6 +171,8 @@ def needs_grad(*tensors: Tensor | None) -> bool:
 def save(ctx, args, output: Tensor, lse: Tensor) -> None:
     ctx.save_for_backward(output, lse, *args[:5])
     ctx.rest = args[5:12]  # form .. deterministic
+    mask = args[4]
+    ctx.token = mask if mask is not None and mask.dim() == 0 else None  # hooks may save a copy, which keeps no Mask alive
     ctx.set_materialize_grads(False)
 
 

@@ -1,13 +1,12 @@
-"""flashmask's operators in torch's machinery: opcheck, gradcheck, compile, checkpointing, autocast, torch.func."""
+"""flashmask's operators in torch's machinery: opcheck, gradcheck, autocast, torch.func."""
 
 import ctypes
 
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
 from torch_cases import DEVICES, Shape, document_ends, inputs, like, startend
 
-from flashmask import DeviceMask, Mask, _lib, attention, torch_masks, torch_ops
+from flashmask import Mask, _lib, attention, torch_masks, torch_ops
 
 SMALL = Shape(batch=1, rows=7, columns=7, heads=2, heads_kv=1, dim=8, dim_v=8)
 
@@ -161,49 +160,6 @@ def test_inference_mode(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("kind", [Mask, DeviceMask])
-def test_checkpoint(kind, reentrant, device):
-    """https://github.com/meta-pytorch/attention-gym/issues/53 https://github.com/pytorch/pytorch/issues/175258
-    https://github.com/lightly-ai/lightly/pull/2050"""
-    lengths = [30, 35]
-    mask = Mask.documents(lengths, causal=True) if kind is Mask else startend(document_ends(lengths), device)
-    tensors = inputs(Shape(), device=device)
-
-    def run(q, k, v):
-        return attention(q, k, v, mask, deterministic=True)
-
-    expected = run(*tensors)
-    grad = like(expected, 1)
-    ours = checkpoint(run, *tensors, use_reentrant=reentrant)
-    assert torch.equal(ours, expected)
-    expected_grads = torch.autograd.grad(expected, tensors, grad)
-    ours.backward(grad)
-    assert all(torch.equal(t.grad, g) for t, g in zip(tensors, expected_grads))
-
-
-@pytest.mark.skipif(not hasattr(torch.utils.checkpoint, "create_selective_checkpoint_contexts"), reason="needs torch 2.5")
-@pytest.mark.parametrize("device", DEVICES)
-def test_selective_checkpoint(device, monkeypatch):
-    """A policy that keeps what attention returned: it runs once."""
-    operator = torch.ops.flashmask.forward.default
-    count = []
-    monkeypatch.setattr(torch_ops.calls, "forward", lambda *args, run=torch_ops.calls.forward: count.append(1) or run(*args))
-    tensors = inputs(Shape(), device=device)
-    mask = Mask.documents([30, 35], causal=True)
-    expected = torch.autograd.grad(attention(*tensors, mask, deterministic=True).sum(), tensors)
-    count.clear()
-    output = checkpoint(
-        lambda *t: attention(*t, mask, deterministic=True),
-        *tensors,
-        use_reentrant=False,
-        context_fn=lambda: torch.utils.checkpoint.create_selective_checkpoint_contexts([operator]),
-    )
-    grads = torch.autograd.grad(output.sum(), tensors)
-    assert len(count) == 1 and all(torch.equal(a, b) for a, b in zip(grads, expected))
-
-
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast(dtype, device):
     q, k, v = inputs(Shape(), device=device)
@@ -220,17 +176,6 @@ def test_autocast(dtype, device):
     if device == "cpu":
         with torch.autocast(device, dtype=dtype):
             assert attention(*wide).dtype == torch.float64
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_saved_tensors_elsewhere(device):
-    """What backward needs may be copied away and back, the mask's part too."""
-    tensors = inputs(Shape(), device=device)
-    mask = Mask.random_sparse(65, 65, density=0.4, seed=3)
-    expected = torch.autograd.grad(attention(*tensors, mask, deterministic=True).sum(), tensors)
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone().cpu(), lambda t: t.to(device) if t.dim() else t.clone()):
-        output = attention(*tensors, mask, deterministic=True)
-    assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(output.sum(), tensors), expected))
 
 
 # ---- masks behind tokens ----
