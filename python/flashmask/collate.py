@@ -31,9 +31,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import get_worker_info
 
 from ._arrays import flag, integers, whole
+from ._stacking import IGNORE, PER_ANSWER, VECTORS, Batch, Row, stack_rows
 from .device_mask import DeviceMask
 from .log_probs import answer_log_probs, answer_rewards, token_log_probs
 from .packing import Packing, pack, pack_questions
@@ -51,12 +51,7 @@ __all__ = [
     "token_log_probs",
 ]
 
-IGNORE = -100  # the label that torch's and transformers' losses leave out
-VECTORS = "mask_vectors"
-
 Record = Mapping[str, Any]
-Row = dict[str, np.ndarray]  # one sequence: what `map` stores and `stack_rows` reads
-Batch = dict[str, torch.Tensor]
 
 
 def _tokens(record: Record, index: int, name: str) -> np.ndarray:
@@ -140,7 +135,7 @@ class _Collator:
     def _empty_row(self, like: Row) -> Row:
         fill = {"input_ids": self.pad_token_id, "labels": IGNORE, "position_ids": 0}
         row = {name: np.full_like(a, fill.get(name, -1)) for name, a in like.items() if len(a) == self.capacity}
-        row.update((name, a[:0]) for name, a in like.items() if name in _PER_ANSWER)
+        row.update((name, a[:0]) for name, a in like.items() if name in PER_ANSWER)
         row.update((name, np.full_like(a, self.capacity)) for name, a in like.items() if name.startswith(VECTORS))
         return row
 
@@ -294,86 +289,6 @@ class KTOCollator(_AnswerCollator):
                 raise ValueError(f"record {k} has label {label!r}, needs True or False")
             labels.append(bool(label))
         return {"answer_label": np.array(labels, np.uint8), "answer_kl": np.array([nth == 1 for _, nth in answers], np.uint8)}
-
-
-# Arrays with an entry for each answer or pair of a row, and what must be added to those of row b: answers before it, or tokens.
-_PER_ANSWER = {
-    "answer_ends": "tokens",
-    "answer_record": None,
-    "answer_label": None,
-    "answer_kl": None,
-    "chosen": "answers",
-    "rejected": "answers",
-}
-
-
-def _stack_vectors(rows: Sequence[Mapping[str, Any]], name: str, columns: int) -> np.ndarray:
-    """[B, 1, S, 2 M] with the M of the row that needs most."""
-    flat = [np.asarray(row[name], np.int32).reshape(columns, -1) for row in rows]
-    out = np.full((len(rows), 1, columns, max(v.shape[1] for v in flat)), columns, np.int32)
-    for own, v in zip(out, flat, strict=True):
-        own[0, :, : v.shape[1]] = v
-    return out
-
-
-def stack_rows(rows: Sequence[Mapping[str, Any]], *, pin_memory: bool = False) -> Batch:
-    """The batch of stored rows, as a collator makes it of records: the collate_fn for what `map` stored. All rows must have the
-    same capacity and come from one kind of collator; ValueError otherwise."""
-    if not len(rows):
-        raise ValueError("there are no rows")
-    if "input_ids" not in rows[0]:
-        raise ValueError(f"row 0 has {', '.join(sorted(rows[0]))}, but no input_ids: it is not of a collator")
-    columns = len(rows[0]["input_ids"])
-    for k, row in enumerate(rows):
-        if set(row) != set(rows[0]) or len(row["input_ids"]) != columns:
-            raise ValueError(
-                f"row {k} has {len(row.get('input_ids', ()))} tokens and {', '.join(sorted(row))}; row 0 has {columns} and "
-                f"{', '.join(sorted(rows[0]))}"
-            )
-    both = {
-        name: np.stack([np.asarray(row[name]) for row in rows])
-        for name in ("input_ids", "position_ids", "labels", "predicted_by", "document_ids")
-    }
-    for name, array in both.items():
-        if array.shape[1:] != (columns,):
-            raise ValueError(f"the {name} of a row are {', '.join(map(str, array.shape[1:]))} numbers, its input_ids {columns}")
-    batch = {name: both[name].astype(np.int64) for name in ("input_ids", "position_ids")}
-    batch["document_ids"] = both["document_ids"].astype(np.int32)
-    counted, token = np.nonzero(both["labels"] != IGNORE)
-    predictor = both["predicted_by"][counted, token]
-    shifted = both["labels"].astype(np.int64)
-    shifted[counted, token] = np.where(predictor == token - 1, shifted[counted, token], IGNORE)
-    batch["labels"] = shifted
-    batch["target_rows"] = counted * columns + predictor
-    batch["target_tokens"] = both["labels"][counted, token].astype(np.int64)
-    batch.update((name, _stack_vectors(rows, name, columns)) for name in rows[0] if name.startswith(VECTORS))
-    if "answer_ids" in rows[0]:
-        batch.update(_stack_answers(rows, columns, counted, token))
-    return {name: _tensor(array, pin_memory) for name, array in batch.items()}
-
-
-def _stack_answers(rows: Sequence[Mapping[str, Any]], columns: int, counted: np.ndarray, token: np.ndarray) -> Row:
-    before = np.cumsum([0] + [len(row["answer_ends"]) for row in rows])[:-1]
-    added = {"tokens": np.arange(len(rows)) * columns, "answers": before}
-    ids = np.stack([np.asarray(row["answer_ids"]) for row in rows]).astype(np.int64)
-    out = {"target_answer": ids[counted, token] + before[counted]}
-    for name, what in _PER_ANSWER.items():
-        if name in rows[0]:
-            parts = [np.asarray(row[name], np.int64) + (added[what][k] if what else 0) for k, row in enumerate(rows)]
-            out[name] = np.concatenate(parts)
-    for name in ("answer_label", "answer_kl"):
-        if name in out:
-            out[name] = out[name].astype(bool)
-    return out
-
-
-def _tensor(array: np.ndarray, pin_memory: bool) -> torch.Tensor:
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
-    if not pin_memory:
-        return tensor
-    if get_worker_info() is not None:
-        raise RuntimeError("pin_memory in a DataLoader's worker: pass pin_memory=True to the DataLoader instead")
-    return tensor.pin_memory()
 
 
 def to_device(batch: Batch, device: torch.device | str) -> Batch:
