@@ -168,6 +168,21 @@ class Conversions(Properties):
         return visible.view(np.bool_)
 
 
+def fixed_count(intervals: Any) -> int:
+    """Of intervals a key that attention takes."""
+    count = whole(intervals, "intervals")
+    if not 1 <= count <= lib.MAX_INTERVALS:
+        raise ValueError(f"intervals is {count}, needs 1 .. {lib.MAX_INTERVALS}")
+    return count
+
+
+def vectors_of(mask: Conversions, intervals: int | None) -> np.ndarray:
+    """int32 [Bm, Hm, Sk, 2 M]: visible half-open row intervals (start, end) of each key. M: intervals, None: what the mask needs."""
+    pairs = mask.intervals(None if intervals is None else fixed_count(intervals))
+    batch, heads, count, columns, _ = pairs.shape
+    return np.ascontiguousarray(pairs.transpose(0, 1, 3, 2, 4)).reshape(batch, heads, columns, 2 * count)
+
+
 def positive(count: int, name: str) -> int:
     """An extent for an array; the library names what else is wrong with it."""
     if not 0 <= count < 2**31:

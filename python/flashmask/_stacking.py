@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
+from ._conversions import fixed_count
+
 IGNORE = -100  # the label that torch's and transformers' losses leave out
 VECTORS = "mask_vectors"
 
@@ -26,18 +28,22 @@ PER_ANSWER = {
 }
 
 
-def _stack_vectors(rows: Sequence[Mapping[str, Any]], name: str, columns: int) -> np.ndarray:
-    """[B, 1, S, 2 M] with the M of the row that needs most."""
+def _stack_vectors(rows: Sequence[Mapping[str, Any]], name: str, columns: int, intervals: int | None) -> np.ndarray:
+    """[B, 1, S, 2 M]: M intervals, or with None those of the row that has most."""
     flat = [np.asarray(row[name], np.int32).reshape(columns, -1) for row in rows]
-    out = np.full((len(rows), 1, columns, max(v.shape[1] for v in flat)), columns, np.int32)
-    for own, v in zip(out, flat, strict=True):
-        own[0, :, : v.shape[1]] = v
+    width = max(v.shape[1] for v in flat) if intervals is None else 2 * intervals
+    out = np.full((len(rows), 1, columns, width), columns, np.int32)
+    for k, (own, v) in enumerate(zip(out, flat, strict=True)):
+        if (v[:, width::2] < v[:, width + 1 :: 2]).any():
+            raise ValueError(f"row {k} has keys of more than {intervals} intervals in its {name}; a batch has {intervals}")
+        own[0, :, : v.shape[1]] = v[:, :width]
     return out
 
 
-def stack_rows(rows: Sequence[Mapping[str, Any]], *, pin_memory: bool = False) -> Batch:
-    """The batch of stored rows, as a collator makes it of records: the collate_fn for what `map` stored. All rows must have the
-    same capacity and come from one kind of collator; ValueError otherwise."""
+def stack_rows(rows: Sequence[Mapping[str, Any]], *, intervals: int | None = None, pin_memory: bool = False) -> Batch:
+    """The batch of stored rows, as a collator makes it of records: the collate_fn for what `map` stored, with that collator's
+    `intervals`. All rows must have the same capacity and come from one kind of collator; ValueError otherwise."""
+    intervals = None if intervals is None else fixed_count(intervals)
     if not len(rows):
         raise ValueError("there are no rows")
     if "input_ids" not in rows[0]:
@@ -65,7 +71,8 @@ def stack_rows(rows: Sequence[Mapping[str, Any]], *, pin_memory: bool = False) -
     batch["labels"] = shifted
     batch["target_rows"] = counted * columns + predictor
     batch["target_tokens"] = both["labels"][counted, token].astype(np.int64)
-    batch.update((name, _stack_vectors(rows, name, columns)) for name in rows[0] if name.startswith(VECTORS))
+    for name in [name for name in rows[0] if name.startswith(VECTORS)]:
+        batch[name] = _stack_vectors(rows, name, columns, None if name == VECTORS else intervals)
     if "answer_ids" in rows[0]:
         batch.update(_stack_answers(rows, columns, counted, token))
     return {name: _tensor(array, pin_memory) for name, array in batch.items()}

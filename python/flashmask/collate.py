@@ -33,6 +33,7 @@ import numpy as np
 import torch
 
 from ._arrays import flag, integers, whole
+from ._conversions import fixed_count
 from ._stacking import IGNORE, PER_ANSWER, VECTORS, Batch, Row, stack_rows
 from .device_mask import DeviceMask
 from .log_probs import answer_log_probs, answer_rewards, token_log_probs
@@ -65,7 +66,9 @@ class _Collator:
 
     capacity: tokens of a sequence, S. pad_token_id: input_ids in padding. sequences: B, always, with empty sequences at the end
     if need be (ValueError when records need more); None: as many as they need. windows: {name: tokens before its own that a token
-    sees}, a further mask each. pin_memory: page-locked tensors; leave it to the DataLoader's pin_memory where it has workers.
+    sees}, a further mask each. intervals: M of the masks of windows, 1 .. 4, always, so that shapes do not change (ValueError where
+    a batch needs more, at most as many as a prompt has answers); None: as many as a batch needs. Other masks, and all of documents,
+    need 1. pin_memory: page-locked tensors; leave it to the DataLoader's pin_memory where it has workers.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class _Collator:
         pad_token_id: int = 0,
         sequences: int | None = None,
         windows: Mapping[str, int] | None = None,
+        intervals: int | None = None,
         pin_memory: bool = False,
     ) -> None:
         self.capacity, self.pad_token_id = whole(capacity, "capacity"), whole(pad_token_id, "pad_token_id")
@@ -84,6 +88,7 @@ class _Collator:
         if not isinstance(windows, Mapping):
             raise TypeError(f"windows is a {type(windows).__name__}, needs a mapping from names to tokens")
         self.windows = {name: whole(window, f"window {name!r}") for name, window in windows.items()}
+        self.intervals = None if intervals is None else fixed_count(intervals)
         self.pin_memory = pin_memory
 
     def __call__(self, records: Sequence[Record]) -> Batch:
@@ -95,7 +100,7 @@ class _Collator:
                     f"{self.sequences} of a batch"
                 )
             rows += [self._empty_row(rows[0])] * (self.sequences - len(rows))
-        return stack_rows(rows, pin_memory=self.pin_memory)
+        return stack_rows(rows, intervals=self.intervals, pin_memory=self.pin_memory)
 
     def map(self, columns: Mapping[str, Sequence[Any]], indices: Sequence[int] | None = None) -> dict[str, list[np.ndarray]]:
         """For datasets' map(collator.map, batched=True, remove_columns=..): packs the records of one map batch; each row that

@@ -14,7 +14,7 @@ from . import _lib as lib
 from . import _picture
 from ._arrays import flag, whole
 from ._builders import Builders, extents, options
-from ._conversions import Conversions
+from ._conversions import Conversions, vectors_of
 from ._mask_mod import Indices, from_mask_mod
 from .plan import Plan, Stats, window
 
@@ -52,19 +52,20 @@ class Mask(Builders, Conversions):
         """Equal for equal masks, in every process and on every machine."""
         return hash(lib.dll.fm_mask_hash(self.handle))
 
-    def vectors(self, device: Any = None) -> torch.Tensor:
-        """A torch tensor int32 [Bm, Hm, Sk, 2 M] of visible intervals (start, end) of rows, on `device`. Needs torch.
-        NotImplementedError with a fallback."""
-        from .torch_ops import mask_vectors
+    def vectors(self, device: Any = None, *, intervals: int | None = None) -> torch.Tensor:
+        """A torch tensor int32 [Bm, Hm, Sk, 2 M] of visible intervals (start, end) of rows, on `device`. Needs torch. M: intervals,
+        1 .. 4, None: as many as the mask needs. NotImplementedError where it needs more, or with a fallback."""
+        import torch
 
-        return mask_vectors(self, device)
+        return torch.from_numpy(vectors_of(self, intervals)).to("cpu" if device is None else device)
 
-    def to(self, device: Any, non_blocking: bool = False) -> DeviceMask:
-        """Its vectors on a torch device, as a DeviceMask: what many calls there, or a CUDA graph, should take. NotImplementedError
-        with a fallback."""
+    def to(self, device: Any, non_blocking: bool = False, *, intervals: int | None = None) -> DeviceMask:
+        """Its vectors on a torch device, as a DeviceMask: what many calls there, or a CUDA graph, should take. intervals: of each
+        key, so that masks have one shape; see vectors. NotImplementedError with a fallback."""
         from .device_mask import DeviceMask
 
-        return DeviceMask(self.vectors(), self.shape[2], lib.VECTORS_INTERVALS, False).to(device, non_blocking)
+        vectors = self.vectors(intervals=intervals)
+        return DeviceMask(vectors, self.shape[2], lib.VECTORS_INTERVALS, False).to(device, non_blocking)
 
     # ---- predicates ----
 

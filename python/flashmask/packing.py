@@ -19,6 +19,7 @@ import numpy as np
 from . import _lib
 from ._arrays import address, flag, int64s, whole
 from ._builders import question_structs
+from ._conversions import vectors_of
 from .mask import Mask
 
 _POLICIES = {"best_fit": _lib.PACK_BEST_FIT, "arrival": _lib.PACK_ARRIVAL}
@@ -211,15 +212,22 @@ class Packing(_lib.Owner):
                     own += length
         return start, end
 
-    def vectors(self, first: int = 0, count: int | None = None, *, causal: bool = True, window: int | None = None) -> np.ndarray:
-        """The same mask as visible row intervals: int32 [count, 1, capacity, 2 M], pairs (start, end) for each key, half-open,
-        one M >= 1 for all. NotImplementedError where the mask needs the bitmap fallback."""
+    def vectors(
+        self,
+        first: int = 0,
+        count: int | None = None,
+        *,
+        causal: bool = True,
+        window: int | None = None,
+        intervals: int | None = None,
+    ) -> np.ndarray:
+        """The same mask as visible row intervals: int32 [count, 1, capacity, 2 M], pairs (start, end) for each key, half-open.
+        M is intervals, 1 .. 4, or what the key needs that needs most. NotImplementedError where the mask needs more, or the bitmap
+        fallback."""
         mask = self.mask(first, count, causal=causal, window=window)
         if mask.has_fallback:
             raise NotImplementedError(
                 f"with a window of {window} a question of more than {_lib.MAX_INTERVALS} answers needs bitmaps, "
                 "which vectors cannot hold; mask() has them"
             )
-        intervals = mask.intervals()
-        batch, heads, m, columns, _ = intervals.shape
-        return np.ascontiguousarray(intervals.transpose(0, 1, 3, 2, 4)).reshape(batch, heads, columns, 2 * m)
+        return vectors_of(mask, intervals)

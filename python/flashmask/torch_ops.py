@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -22,7 +21,6 @@ from torch.autograd import forward_ad
 from . import torch_calls as calls
 from . import torch_masks as masks
 from ._tokens import mask_of
-from .mask import Mask
 
 library = torch.library.Library("flashmask", "DEF")
 
@@ -133,14 +131,6 @@ def plan_from_vectors(vectors, rows, format, vectors_causal, causal, window_left
 
 def plan_from_vectors_fake(vectors, rows, format, vectors_causal, causal, window_left, window_right):
     return vectors.new_empty(masks.plan_bytes(*masks.vectors_form(vectors, rows, format, vectors_causal)), dtype=torch.uint8)
-
-
-def mask_vectors(mask: Mask, device: torch.device | str | None = None) -> Tensor:
-    """int32 [Bm, Hm, Sk, 2 M]: visible half-open row intervals (start, end) of each key. NotImplementedError with a fallback."""
-    pairs = mask.intervals()
-    batch, heads, count, columns, _ = pairs.shape
-    vectors = np.ascontiguousarray(pairs.transpose(0, 1, 3, 2, 4)).reshape(batch, heads, columns, 2 * count)
-    return torch.from_numpy(vectors).to(device or "cpu")
 
 
 for name, kernel, fake, keys in (

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
+from flashmask import Mask  # noqa: E402
 from flashmask.collate import (  # noqa: E402
     KTOCollator,
     PreferenceCollator,
@@ -58,6 +59,42 @@ def test_a_batch_of_fixed_shape():
     assert pairs["answer_ends"].tolist() == [1, 2] and pairs["input_ids"].shape == (2, 6)
     with pytest.raises(ValueError, match="need 2 sequences of 6 tokens, more than the 1"):
         SFTCollator(6, sequences=1)([{"input_ids": [1] * 4}] * 2)
+
+
+TWO, ONE = {"prompt": [1, 2, 3], "chosen": [4, 5], "rejected": [6, 7]}, {"prompt": [1] * 5, "chosen": [2], "rejected": [3]}
+
+
+def test_a_fixed_number_of_intervals():
+    """A key of a prompt is seen by each answer's first tokens under a window: how many intervals that are depends on the records."""
+    collator = PreferenceCollator(8, windows={"near": 2})
+    assert [collator([record])["mask_vectors_near"].shape[3] for record in (TWO, ONE)] == [4, 2]
+    for count in (2, 4):
+        fixed = PreferenceCollator(8, windows={"near": 2}, intervals=count)
+        for record in (TWO, ONE):
+            free, batch = collator([record]), fixed([record])
+            assert batch["mask_vectors_near"].shape == (1, 1, 8, 2 * count) and batch["mask_vectors"].shape == (1, 1, 8, 2)
+            assert np.array_equal(dense(batch, "near"), dense(free, "near"))
+    with pytest.raises(ValueError, match="row 0 has keys of more than 1 intervals in its mask_vectors_near; a batch has 1"):
+        PreferenceCollator(8, windows={"near": 2}, intervals=1)([TWO])
+
+
+def test_stored_rows_of_more_intervals_than_they_need():
+    """Rows are stored with as many as their map batch needs."""
+    collator = PreferenceCollator(8, windows={"near": 2})
+    rows = collator.rows([TWO, ONE])
+    assert [row["mask_vectors_near"].size for row in rows] == [32, 32]
+    one = next(row for row in rows if row["answer_record"][0] == 1)
+    assert stack_rows([one], intervals=1)["mask_vectors_near"].shape == (1, 1, 8, 2)
+    assert np.array_equal(dense(stack_rows([one], intervals=1), "near"), dense(collator([ONE]), "near"))
+    assert stack_rows(rows, intervals=3)["mask_vectors_near"].shape == (2, 1, 8, 6)
+    with pytest.raises(ValueError, match="more than 1 intervals"):
+        stack_rows(rows, intervals=1)
+
+
+def dense(batch, window=None):
+    mask = batch_mask(batch, window)
+    pairs = mask.vectors.unflatten(-1, (-1, 2)).transpose(2, 3)
+    return Mask.from_intervals(pairs, mask.rows).dense()
 
 
 def test_what_a_pair_is():
@@ -228,6 +265,9 @@ def test_outputs_that_are_shifted_are_refused():
     (lambda: KTOCollator(4, kl=1), TypeError, "kl is 1"),
     (lambda: SFTCollator(4).map({"input_ids": [[1], [2]]}, indices=[7]), ValueError, "indices has 1 entries"),
     (lambda: stack_rows([{"x": 1}]), ValueError, "no input_ids"),
+    (lambda: stack_rows([ROW], intervals=0), ValueError, "intervals is 0, needs 1 .. 4"),
+    (lambda: SFTCollator(4, intervals=5), ValueError, "intervals is 5, needs 1 .. 4"),
+    (lambda: SFTCollator(4, intervals=True), TypeError, "intervals is True"),
     (lambda: KTOCollator(8)([{"prompt": [1], "completion": [2], "label": -1}]), ValueError, "label -1"),
 ])  # fmt: skip
 def test_bad_input(make, error, message):

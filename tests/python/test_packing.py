@@ -103,6 +103,14 @@ def test_vectors_are_the_mask():
         rows = np.arange(48)[:, None]
         seen = sum((v[:, 0, None, :, 2 * k] <= rows) & (rows < v[:, 0, None, :, 2 * k + 1]) for k in range(m))
         assert np.array_equal(seen, dense_of(packing, window=window).astype(seen.dtype))
+    least, fixed = packing.vectors(window=5), packing.vectors(window=5, intervals=4)
+    assert np.array_equal(fixed[..., : least.shape[3]], least) and fixed.shape[3] == 8
+    assert (fixed[..., least.shape[3] :] == packing.capacity).all()
+    with pytest.raises(NotImplementedError, match="visible intervals, more than 1"):
+        packing.vectors(window=5, intervals=1)
+    for wrong, error in ((0, ValueError), (5, ValueError), (1.0, TypeError)):
+        with pytest.raises(error, match="intervals is"):
+            packing.vectors(intervals=wrong)
     part = packing.vectors(1, 1)
     assert np.array_equal(part, packing.vectors()[1:])
 

@@ -1,11 +1,12 @@
 """torch.compile(fullgraph=True): one graph for all masks of a shape."""
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 from torch_cases import DEVICES, Shape, document_ends, inputs, like, startend
 
-from flashmask import DeviceMask, Mask, attention, torch_attention
+from flashmask import DeviceMask, Mask, PreferenceCollator, SFTCollator, attention, batch_mask, torch_attention
 
 LENGTHS = [[30, 35], [64, 1], [10, 20, 35], [65]]
 
@@ -92,6 +93,50 @@ def test_lengths_that_vary(kind, device):
         mask = mask_of(kind, [20, rows - 20], device)
         with torch._dynamo.config.patch(error_on_recompile=n > 1):
             torch.testing.assert_close(run(q, k, v, mask), attention(q, k, v, mask))
+
+
+def counted(count):
+    """A mask of 65 x 65 whose keys have that many intervals."""
+    starts = 3 * np.arange(count)[:, None] + np.array([0, 2])
+    return Mask.from_intervals(np.broadcast_to(starts[:, None], (1, 1, count, 65, 2)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["Mask", "DeviceMask", "DeviceMask of 4"])
+def test_interval_counts_that_vary(kind, device):
+    """They are part of a DeviceMask's shape, and of what a GPU takes of a Mask: the second count makes a symbol, further ones find
+    that graph. A Mask on the CPU, and masks of a fixed count, have one graph from the start."""
+    q, k, v = inputs(Shape(), device=device, requires_grad=False)
+    graphs = 1 if kind == "DeviceMask of 4" or (kind, device) == ("Mask", "cpu") else 2
+    run = compiled(lambda q, k, v, mask: attention(q, k, v, mask))
+    for n, count in enumerate([1, 2, 4, 3, 1]):
+        mask = counted(count)
+        given = mask if kind == "Mask" else mask.to(device, intervals=4 if kind == "DeviceMask of 4" else None)
+        with torch._dynamo.config.patch(error_on_recompile=n >= graphs):
+            torch.testing.assert_close(run(q, k, v, given), attention(q, k, v, mask))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
+
+
+def test_batches_of_a_collator():
+    """Masks are made of the batch inside the graph. Packings of other records have other contents and, with a window over answers,
+    other numbers of intervals, unless `intervals` fixes them."""
+    q, k, v = inputs(Shape(1, 16, 16), requires_grad=False)
+    few, many = {"prompt": [1] * 5, "chosen": [2], "rejected": [3]}, {"prompt": [1, 2, 3], "chosen": [4, 5], "rejected": [6, 7]}
+    for collator, batches in (
+        (SFTCollator(16, windows={"near": 2}), [[{"input_ids": [1] * n}] * 2 for n in (8, 3, 5)]),
+        (PreferenceCollator(16, windows={"near": 2}, intervals=2), [[few], [many], [few, many]]),
+    ):
+        torch._dynamo.reset()
+
+        def two_layers(q, batch):
+            return attention(attention(q, k, v, batch_mask(batch))[..., :16], k, v, batch_mask(batch, "near"))
+
+        run = compiled(two_layers)
+        for n, records in enumerate(batches):
+            batch = collator(records)
+            masks = {name: tensor for name, tensor in batch.items() if name.startswith("mask_vectors")}
+            with torch._dynamo.config.patch(error_on_recompile=n > 0):
+                torch.testing.assert_close(run(q, masks), two_layers(q, masks))
 
 
 @pytest.mark.parametrize("device", DEVICES)
