@@ -40,7 +40,8 @@ def attention(
 
     Returns output [B, Sq, Hq, Dv], "bhsd": [B, Hq, Sq, Dv]; with return_lse also lse, float32 [B, Hq, Sq]: the natural logarithm of
     the sum of exp(score) over visible keys, without the sink. Rows that see no key have output 0 and lse -inf. Gradients flow to
-    query, key, value and sinks, also from lse; gradients of gradients are not implemented.
+    query, key, value and sinks, also from lse; gradients of gradients and derivatives forward in time (jvp) are not implemented.
+    torch.func.vmap maps over query, key and value, with a mask of batch 1.
 
     On a GPU the call runs on the current stream and waits for nothing, but when it first sees a Mask, which it uploads. Layers
     that share a mask object share what is prepared of it. Inside a CUDA graph use a DeviceMask, or a Mask that attention has seen

@@ -102,6 +102,13 @@ def host_mask(mask: torch.Tensor, form: Sequence[int]) -> Mask:
     return _mask_of_bytes(mask.numpy().tobytes(), tuple(mask.shape), form[0], form[1], bool(form[2]))
 
 
+def batch_of(mask: torch.Tensor, form: Sequence[int]) -> int:
+    """Batch items of the mask that a tensor stands for."""
+    if mask.dim() == 0:
+        return mask_of(int(mask))._form[0]
+    return mask.shape[0] if mask.dim() == 4 else form[0]
+
+
 # ---- plans on a GPU ----
 
 

@@ -20,6 +20,7 @@ from torch.autograd import forward_ad
 
 from . import torch_calls as calls
 from . import torch_masks as masks
+from . import torch_vmap as vmap
 from ._tokens import mask_of
 
 library = torch.library.Library("flashmask", "DEF")
@@ -149,6 +150,10 @@ for name, kernel, fake, keys in (
 
 INPUT_COUNT = 13  # of flashmask::forward
 REFUSAL = "flashmask: the gradient of a gradient is not implemented"
+FORWARD = (
+    "flashmask: derivatives forward in time (jvp, jacfwd, forward_ad) are not implemented; "
+    "use those backward: torch.autograd, torch.func.grad, vjp or jacrev"
+)
 
 
 def needs_grad(*tensors: Tensor | None) -> bool:
@@ -174,17 +179,18 @@ def differentiate(ctx, grad_output: Tensor | None, grad_lse: Tensor | None, want
             return (None,) * INPUT_COUNT
         grad_output = output.new_zeros(()).expand(output.shape)
     args = grad_output, grad_lse, output, lse, *inputs, *ctx.rest, wanted
-    if needs_grad(*args[:9]):
-        grads = Second.apply(*args)
-    elif torch._C._are_functorch_transforms_active():
-        grads = ops.backward.default(*args)
-    else:
-        grads = below_autograd(ops.backward.default, None, args)
+    grads = apply_backward(*args)
     return *[grad if w else None for grad, w in zip(grads, wanted)], *(None,) * (INPUT_COUNT - 4)
 
 
+def apply_backward(*args) -> tuple[Tensor, ...]:
+    if needs_grad(*args[:9]) or torch._C._are_functorch_transforms_active():
+        return Second.apply(*args)
+    return below_autograd(ops.backward.default, None, args)
+
+
 class Second(torch.autograd.Function):
-    """The backward operator where its result may be differentiated again."""
+    """The backward operator where its result may be differentiated again, and under torch.func."""
 
     @staticmethod
     def forward(*args):
@@ -197,6 +203,17 @@ class Second(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grads):
         raise NotImplementedError(REFUSAL)
+
+    jvp = backward
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        if args[-1][3]:
+            raise NotImplementedError("flashmask: vmap over the gradient of sinks is not implemented: it is a sum over the batch")
+        vmap.check(*args[8:10], in_dims[7:9])
+        grad_output, grad_lse, output, lse, *inputs = vmap.fold(args[:7], in_dims, info.batch_size)
+        grads = apply_backward(grad_output, grad_lse, output.contiguous(), lse.contiguous(), *inputs, *args[7:])
+        return vmap.unfold(grads, info.batch_size)
 
 
 class Attention(torch.autograd.Function):
@@ -214,6 +231,15 @@ class Attention(torch.autograd.Function):
     def backward(ctx, grad_output, grad_lse):
         return differentiate(ctx, grad_output, grad_lse, list(ctx.needs_input_grad[:4]))
 
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise NotImplementedError(FORWARD)
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        vmap.check(*args[4:6], in_dims[3:5])
+        return vmap.unfold(apply(*vmap.fold(args[:3], in_dims, info.batch_size), *args[3:]), info.batch_size)
+
 
 class Differentiable(torch.autograd.Function):
     """The forward operator elsewhere. keys: those of the dispatcher if it called, else None."""
@@ -227,6 +253,8 @@ class Differentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output, grad_lse):
         return None, *differentiate(ctx, grad_output, grad_lse, list(ctx.needs_input_grad[1:5]))
+
+    jvp = Attention.jvp
 
 
 def below_autograd(op, keys, args):
