@@ -91,6 +91,13 @@ def real(value: Any, name: str) -> float:
         raise ValueError(f"{name} is no number of float64: {error}") from None
 
 
+def heads_first(layout: Any) -> bool:
+    """What a layout says: False for "bshd", True for "bhsd". ValueError for others."""
+    if not isinstance(layout, str) or layout not in ("bshd", "bhsd"):
+        raise ValueError(f"layout is {layout!r}, needs 'bshd' (batch, sequence, heads, head_dim) or 'bhsd'")
+    return layout == "bhsd"
+
+
 def flag(value: Any, name: str) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} is {value!r}, needs True or False")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ._arrays import flag
+from ._arrays import flag, heads_first
 from .plan import window
 
 
@@ -59,10 +59,8 @@ def attention(
         return numpy_attention.attention(query, key, value, mask, **more)
     from . import torch_attention
 
-    if layout not in ("bshd", "bhsd"):
-        raise ValueError(f"layout is {layout!r}, needs 'bshd' (batch, sequence, heads, head_dim) or 'bhsd'")
     flags = checked_flags(causal, window_size)
-    options = softmax_scale, softcap, sinks, deterministic, return_lse, layout == "bhsd"
+    options = softmax_scale, softcap, sinks, deterministic, return_lse, heads_first(layout)
     return torch_attention.attention(query, key, value, mask, flags, *options)
 
 
@@ -77,4 +75,4 @@ def checked_flags(causal: Any, window_size: Any) -> tuple[bool, int, int]:
 
 def plain(side: Any) -> bool:
     """Whether it is an integer that the operators take as it is."""
-    return isinstance(side, int) and not isinstance(side, bool) and -(2**63) <= side < 2**63
+    return isinstance(side, int) and not isinstance(side, bool) and -1 <= side < 2**63

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _lib as lib
-from ._arrays import address, flag, real
+from ._arrays import address, flag, heads_first, real
 from .mask import Mask, checked
 from .plan import window
 
 DTYPES = {"float32": lib.F32, "float16": lib.F16, "bfloat16": lib.BF16, "float64": lib.F64}
-LAYOUTS = ("bshd", "bhsd")
 SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
@@ -25,11 +24,6 @@ class Gradients(NamedTuple):
     key: np.ndarray
     value: np.ndarray
     sinks: np.ndarray | None
-
-
-def check_layout(layout: str) -> None:
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout is {layout!r}, needs 'bshd' (batch, sequence, heads, head_dim) or 'bhsd'")
 
 
 def as_bshd(array: np.ndarray, layout: str) -> np.ndarray:
@@ -114,7 +108,7 @@ class NumpyAttention:
         window_size: tuple[int, int] = (-1, -1),
         layout: str = "bshd",
     ) -> None:
-        check_layout(layout)
+        heads_first(layout)  # or an error
         self.layout = layout
         q, k, v = (readable(array, name, layout) for array, name in ((query, "query"), (key, "key"), (value, "value")))
         self._inputs = q, k, v

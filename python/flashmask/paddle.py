@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from ._arrays import flag, whole
+from ._arrays import flag, heads_first, whole
 from .attention import attention
 from .device_mask import DeviceMask, checked
 from .mask import Mask
+from .plan import window
 
 _BLOCK = 128  # rows and keys of one entry of block_mask
 
@@ -50,10 +51,8 @@ def _of_rows(fms: Any, fme: Any, rows: int, columns: int) -> DeviceMask:
 
 
 def _window(window_size: Any, rows: int, columns: int) -> tuple[int, int]:
-    pair = window_size if isinstance(window_size, (tuple, list)) else (window_size, window_size)
-    if len(pair) != 2:
-        raise ValueError(f"window_size is {window_size!r}, needs an integer or (left, right)")
-    left, right = (whole(side, "window_size") for side in pair)
+    one = not isinstance(window_size, (tuple, list))
+    left, right = (whole(window_size, "window_size"),) * 2 if one else window(window_size)
     if left < 0 or right < 0:
         raise ValueError(f"window_size is {window_size!r}, needs 0 or more; leave it out for no window")
     if rows != columns:
@@ -125,14 +124,12 @@ def flashmask_attention(
 
 def _sizes(query: Any, key: Any, layout: str) -> tuple[int, tuple[int, int, int, int]]:
     """Sq, and (B, Hq, Hkv, Sk)."""
-    if layout not in ("bshd", "bhsd"):
-        raise ValueError(f"layout is {layout!r}, needs 'bshd' (batch, sequence, heads, head_dim) or 'bhsd'")
+    s, h = (2, 1) if heads_first(layout) else (1, 2)
     for name, tensor in (("query", query), ("key", key)):
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} is a {type(tensor).__name__}, needs a torch tensor")
         if tensor.dim() != 4:
             raise ValueError(f"{name} has shape {list(tensor.shape)}, needs 4 dimensions")
-    s, h = (1, 2) if layout == "bshd" else (2, 1)
     return query.shape[s], (query.shape[0], query.shape[h], key.shape[h], key.shape[s])
 
 

@@ -35,17 +35,23 @@ class Stats:
 
 
 def window(size: Any) -> tuple[int, int]:
-    """(left, right), both inclusive; -1: unlimited."""
-    if not isinstance(size, (tuple, list)) or len(size) != 2:
+    """(left, right), both inclusive; -1: unlimited. TypeError for what is no pair of integers, ValueError for more or fewer of them and
+    below -1."""
+    if not isinstance(size, (tuple, list)):
         raise TypeError(f"window_size is {size!r}, needs (left, right)")
-    return whole(size[0], "window_size[0]"), whole(size[1], "window_size[1]")
+    if len(size) != 2:
+        raise ValueError(f"window_size is {size!r}, needs two integers (left, right)")
+    left, right = whole(size[0], "window_size[0]"), whole(size[1], "window_size[1]")
+    if left < -1 or right < -1:
+        raise ValueError(f"window_size is {size!r}, needs 0 or more, or -1 for no limit")
+    return left, right
 
 
 def blocks(tile: Any) -> tuple[int, int]:
     """Rows and keys of a tile, from one number or two; 0: the backend's own."""
     both = tuple(tile) if isinstance(tile, (tuple, list)) else (tile, tile)
     if len(both) != 2:
-        raise TypeError(f"tile is {tile!r}, needs a number or (rows, keys)")
+        raise ValueError(f"tile is {tile!r}, needs a number or (rows, keys)")
     sizes = whole(both[0], "tile"), whole(both[1], "tile")
     if not all(0 <= size <= 2**20 for size in sizes):
         raise ValueError(f"tile is {tile!r}, needs 1 .. 2^20, or 0 for the backend's own")

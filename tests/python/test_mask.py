@@ -233,10 +233,9 @@ def test_stats():
     wide = Mask.causal(256).stats((64, 128), causal=True, window_size=(10, 0))
     assert (wide.block_m, wide.block_n, wide.tiles) == (64, 128, 8)
     assert wide.visible_pairs == Mask.sliding_window(256, left=10, right=0).visible_pairs
-    with pytest.raises(ValueError):
-        Mask.causal(4).stats(2**21)
-    with pytest.raises(TypeError):
-        Mask.causal(4).stats((1, 2, 3))
+    for tile, error in ((2**21, ValueError), ((1, 2, 3), ValueError), (-1, ValueError), ("2", TypeError), (True, TypeError)):
+        with pytest.raises(error, match="tile is"):
+            Mask.causal(4).stats(tile)
 
 
 def test_plans_classify_exactly():

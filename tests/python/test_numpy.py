@@ -252,7 +252,7 @@ def test_wrong_input():
         "softcap": lambda: attention(q, k, v, softcap=-1.0),
         "softcap is 1e-300": lambda: NumpyAttention(q, k, v, softcap=1e-300),  # 0 in float32: off
         "sinks": lambda: attention(q, k, v, sinks=np.zeros(2, np.float32)),
-        "window_left": lambda: attention(q, k, v, window_size=(-3, 0)),
+        "window_size": lambda: attention(q, k, v, window_size=(-3, 0)),
         "grad_output": lambda: NumpyAttention(q, k, v).backward(q[:, :4]),
         "grad_lse": lambda: NumpyAttention(q, k, v).backward(q, np.zeros((1, 8, 3), np.float32)),
     }

@@ -2,11 +2,13 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch_cases import DEVICES, Shape, document_ends, inputs, startend
 
-from flashmask import DeviceMask, Mask, attention, torch_masks
+from flashmask import DeviceMask, Mask, attention, flashmask_attention, torch_masks
+from flashmask.numpy_attention import NumpyAttention
 
 MASK = Mask.causal(65)
 
@@ -87,9 +89,6 @@ def test_kinds():
     raises(TypeError, "mask is a str", q, k, v, "causal")
     raises(ValueError, "layout is 'sbhd'", q, k, v, layout="sbhd")
     raises(TypeError, "causal is 1", q, k, v, causal=1)
-    raises(TypeError, "window_size is 3", q, k, v, window_size=3)
-    for sides in ((1.5, 0), (True, 0), (0, False)):
-        raises(TypeError, "window_size", q, k, v, window_size=sides)
     for name in ("deterministic", "return_lse"):
         raises(TypeError, f"{name} is 1", q, k, v, **{name: 1})
     for name in ("softmax_scale", "softcap"):
@@ -104,13 +103,74 @@ def test_kinds():
 @pytest.mark.parametrize("device", DEVICES)
 def test_values(device):
     q, k, v = inputs(Shape(), device=device)
-    raises(ValueError, "window_left", q, k, v, window_size=(-2, 0))
-    raises(ValueError, r"window_size\[0\]", q, k, v, window_size=(2**63, 0))
     for softcap in (-1.0, float("nan"), float("inf"), 1e300, 1e-300):  # the last is 0 in float32: off
         raises(ValueError, "softcap", q, k, v, softcap=softcap)
     raises(ValueError, "softmax_scale", q, k, v, softmax_scale=float("inf"))
     raises(ValueError, "softmax_scale", q, k, v, softmax_scale=float("nan"))
     raises(ValueError, r"sinks: shape is \[3\], needs \[4\]", q, k, v, sinks=torch.zeros(3, device=device))
+
+
+WINDOWS = [
+    (3, TypeError, "window_size is 3, needs"),
+    ("ab", TypeError, "window_size is 'ab', needs"),
+    (torch.tensor([1, 0]), TypeError, "window_size is tensor"),
+    ((), ValueError, "two integers"),
+    ((1,), ValueError, "two integers"),
+    ([1, 0, 0], ValueError, "two integers"),
+    ((1.5, 0), TypeError, r"window_size\[0\] is 1.5"),
+    ((0, None), TypeError, r"window_size\[1\] is None"),
+    ((True, 0), TypeError, r"window_size\[0\] is True"),
+    ((0, False), TypeError, r"window_size\[1\] is False"),
+    ((-2, 0), ValueError, r"window_size is \(-2, 0\), needs 0 or more"),
+    ((0, -(2**62)), ValueError, "needs 0 or more"),
+    ((2**63, 0), ValueError, r"window_size\[0\] is 9223372036854775808"),
+]
+q8 = torch.ones(1, 8, 1, 8)
+LIKE_ATTENTION = {
+    "attention": lambda **x: attention(q8, q8, q8, **x),
+    "attention with a mask": lambda **x: attention(q8, q8, q8, Mask.causal(8), **x),
+    "attention of NumPy": lambda **x: attention(*[q8.numpy()] * 3, **x),
+    "attention of NumPy with a mask": lambda **x: attention(*[q8.numpy()] * 3, Mask.causal(8), **x),
+    "NumpyAttention": lambda **x: NumpyAttention(*[q8.numpy()] * 3, **x),
+    "plan": lambda **x: Mask.causal(8).plan(**x),
+    "stats": lambda **x: Mask.causal(8).stats(**x),
+}
+
+
+@pytest.mark.parametrize("call", LIKE_ATTENTION)
+@pytest.mark.parametrize(("size", "kind", "match"), WINDOWS, ids=lambda x: str(x) if isinstance(x, tuple) else "")
+def test_windows(call, size, kind, match):
+    with pytest.raises(kind, match=match):
+        LIKE_ATTENTION[call](window_size=size)
+
+
+def test_windows_of_paddle():
+    """One integer is a window on both sides there, None is no window, and nothing is unlimited."""
+    for size, kind, match in WINDOWS[3:]:
+        with pytest.raises(kind, match=match):
+            flashmask_attention(q8, q8, q8, window_size=size)
+    for size, kind in (("ab", TypeError), (1.5, TypeError), (True, TypeError), (-1, ValueError), ((-1, 0), ValueError)):
+        with pytest.raises(kind, match="window_size is"):
+            flashmask_attention(q8, q8, q8, window_size=size)
+
+
+def test_windows_without_end():
+    """Sizes beyond every row are no window."""
+    for call in LIKE_ATTENTION.values():
+        call(window_size=(2**63 - 1, 2**63 - 1))
+    for causal in (False, True):
+        expected = attention(q8, q8, q8, causal=causal)
+        assert torch.equal(attention(q8, q8, q8, causal=causal, window_size=(2**63 - 1, 2**63 - 1)), expected)
+        assert torch.equal(attention(q8, q8, q8, Mask.full(8), causal=causal, window_size=(2**63 - 1, 2**63 - 1)), expected)
+        assert torch.equal(flashmask_attention(q8, q8, q8, causal=causal, window_size=2**63 - 1), expected)
+
+
+@pytest.mark.parametrize("layout", ["sbhd", "BSHD", "", None, 0, ("bshd",), np.array(["bshd", "bhsd"])], ids=str)
+def test_layouts(layout):
+    calls = [call for name, call in LIKE_ATTENTION.items() if name not in ("plan", "stats")]
+    for call in (*calls, lambda layout: flashmask_attention(q8, q8, q8, layout=layout)):
+        with pytest.raises(ValueError, match="layout is .*, needs 'bshd'"):
+            call(layout=layout)
 
 
 @pytest.mark.parametrize("device", DEVICES)
