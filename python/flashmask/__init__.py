@@ -26,8 +26,12 @@ _LAZY: dict[str, str] = {
     "KTOCollator": "collate",
     "PreferenceCollator": "collate",
     "SFTCollator": "collate",
+    "answer_log_probs": "collate",
+    "answer_rewards": "collate",
     "batch_mask": "collate",
     "stack_rows": "collate",
+    "to_device": "collate",
+    "token_log_probs": "collate",
 }
 
 _offered = _LAZY if importlib.util.find_spec("torch") else ()  # without torch only what works, for `import *` and help()

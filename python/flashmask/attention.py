@@ -57,8 +57,12 @@ def attention(
         more = {"causal": causal, "softmax_scale": softmax_scale, "softcap": softcap, "sinks": sinks}
         more.update(window_size=window_size, return_lse=return_lse, layout=layout)
         return numpy_attention.attention(query, key, value, mask, **more)
-    from . import torch_attention
-
+    try:
+        from . import torch_attention
+    except ModuleNotFoundError:  # then there are no tensors either
+        raise TypeError(
+            f"query is a {type(query).__name__}, needs a NumPy array, or a tensor of torch, which is not here"
+        ) from None
     flags = checked_flags(causal, window_size)
     options = softmax_scale, softcap, sinks, deterministic, return_lse, heads_first(layout)
     return torch_attention.attention(query, key, value, mask, flags, *options)

@@ -2,6 +2,7 @@
 
 import copy
 import ctypes
+import importlib
 import os
 import pickle
 import re
@@ -188,6 +189,39 @@ def test_looking_around_without_torch():
         "print(len(inspect.getmembers(flashmask)) > 5, Mask.causal(3).visible_pairs, 'DeviceMask' in dir(flashmask))"
     )
     assert done.stdout == "True 6 False\n", done.stderr
+
+
+LAZY = """
+import sys; sys.modules['torch'] = None
+import flashmask
+for name in sorted(flashmask._LAZY):
+    assert name not in flashmask.__all__ and name not in dir(flashmask)
+    for get in (lambda: getattr(flashmask, name), lambda: exec(f"from flashmask import {name}")):
+        try:
+            get()
+            print("has", name)
+        except ImportError as error:
+            assert str(error) == f"flashmask.{name} needs torch, which is not installed", error
+try:
+    flashmask.attention([1.0], [1.0], [1.0])
+except TypeError as error:
+    print(error)
+"""
+
+
+def test_names_that_need_torch_say_so():
+    done = run(LAZY)
+    assert done.stdout == "query is a list, needs a NumPy array, or a tensor of torch, which is not here\n", done.stderr
+
+
+def test_names_that_need_torch_are_there():
+    """All that a training step calls, from the top of the package, and what `import *` and dir() offer."""
+    pytest.importorskip("torch")
+    wanted = "DeviceMask flashmask_attention SFTCollator batch_mask stack_rows to_device token_log_probs answer_log_probs answer_rewards"
+    assert set(wanted.split()) <= set(flashmask._LAZY) <= set(flashmask.__all__) & set(dir(flashmask))
+    for name, module in flashmask._LAZY.items():
+        found = getattr(flashmask, name)
+        assert found.__name__ == name and getattr(importlib.import_module(f"flashmask.{module}"), name) is found
 
 
 def test_import_leaves_torch_out():
