@@ -1,4 +1,4 @@
-"""The functions of include/flashmask: what each takes, in the order of the headers. Arrays are addresses (c_void_p)."""
+"""The functions of include/flashmask that the package calls: what each takes, in the order of the headers. Arrays are addresses (c_void_p)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ BYTES = POINTER(c_size_t)
 
 # Functions that return an fm_status.
 CALLS = {
-    "fm_mask_column": [c_void_p, c_int64, c_int64, c_int64, POINTER(c.Interval), POINTER(c_int32)],
     "fm_mask_visible_pairs": [c_void_p, POINTER(c_int64)],
     "fm_mask_from_startend_row_indices": [SHAPE, c_int32, c_bool, c_void_p, OUT],
     "fm_mask_from_fms_fme": [SHAPE, c_int32, c_void_p, c_void_p, OUT],
@@ -37,23 +36,19 @@ CALLS = {
     "fm_mask_repeat_heads": [c_void_p, c_int64, OUT],
     "fm_mask_stack_heads": [POINTER(c_void_p), c_int64, OUT],
     "fm_mask_stack_batch": [POINTER(c_void_p), c_int64, OUT],
-    "fm_cpu_isa": [POINTER(c_char_p)],
     "fm_plan_create": [c_void_p, POINTER(c.PlanOptions), OUT],
     "fm_plan_get_stats": [c_void_p, POINTER(c.PlanStats)],
     "fm_plan_row_runs": [c_void_p, c_int64, c_int64, c_int64, POINTER(POINTER(c.TileRun)), POINTER(c_int64)],
     "fm_plan_column_runs": [c_void_p, c_int64, c_int64, c_int64, POINTER(POINTER(c.TileRun)), POINTER(c_int64)],
     "fm_plan_order": [c_void_p, POINTER(POINTER(c.Work)), POINTER(c_int64)],
-    "fm_mask_vectors_intervals": [POINTER(c.MaskVectors), POINTER(c_int32)],
     "fm_plan_device_bytes": [SHAPE, c_int32, POINTER(c.PlanOptions), BYTES],
     "fm_plan_create_device": [c_void_p, POINTER(c.PlanOptions), c.Device, c_void_p, c_size_t, c_void_p, OUT],
     "fm_plan_create_from_vectors": [POINTER(c.MaskVectors), POINTER(c.PlanOptions), c_void_p, c_size_t, c_void_p, OUT],
     "fm_plan_attach_device": [SHAPE, c_int32, POINTER(c.PlanOptions), c.Device, c_void_p, c_size_t, OUT],
-    "fm_plan_update_from_vectors": [c_void_p, POINTER(c.MaskVectors), c_void_p],
     "fm_attention_forward_workspace": [POINTER(c.ForwardArgs), BYTES],
     "fm_attention_backward_workspace": [POINTER(c.BackwardArgs), BYTES],
     "fm_attention_forward": [POINTER(c.ForwardArgs)],
     "fm_attention_backward": [POINTER(c.BackwardArgs)],
-    "fm_attention_merge": [POINTER(c.Tensor), c_void_p, POINTER(c.Tensor), c_void_p, c_void_p, POINTER(c.Tensor), c_void_p],
     "fm_mask_full": [c_int64, c_int64, OUT],
     "fm_mask_causal": [c_int64, c_int64, OUT],
     "fm_mask_sliding_window": [c_int64, c_int64, c_int64, c_int64, OUT],
@@ -87,7 +82,6 @@ GETTERS = {
     "fm_version": (c_int, []),
     "fm_status_name": (c_char_p, [c_int]),
     "fm_error_message": (c_char_p, []),
-    "fm_dtype_size": (c_size_t, [c_int]),
     "fm_mask_free": (None, [c_void_p]),
     "fm_mask_get_shape": (SHAPE, [c_void_p]),
     "fm_mask_interval_count": (c_int32, [c_void_p]),

@@ -1,4 +1,4 @@
-"""The structs and constants of include/flashmask, field by field. The library refuses a struct of the wrong size."""
+"""The structs and constants of include/flashmask that the package uses, field by field. The library refuses a struct of the wrong size."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from ctypes import POINTER, c_bool, c_double, c_float, c_int, c_int32, c_int64, 
 from typing import ClassVar
 
 OK = 0
-ERROR_ARGUMENT, ERROR_SHAPE, ERROR_DTYPE, ERROR_DEVICE = 10, 11, 12, 13
-ERROR_UNSUPPORTED, ERROR_CANNOT_EXPRESS, ERROR_LIMIT = 20, 21, 22
-ERROR_OUT_OF_MEMORY, ERROR_WORKSPACE, ERROR_CUDA, ERROR_IO, ERROR_INTERNAL = 30, 31, 40, 50, 90
+ERROR_ARGUMENT, ERROR_SHAPE, ERROR_DTYPE = 10, 11, 12
+ERROR_UNSUPPORTED, ERROR_CANNOT_EXPRESS, ERROR_LIMIT, ERROR_OUT_OF_MEMORY = 20, 21, 22, 30
 
 F32, F16, BF16, F64 = range(4)
 CPU, CUDA = range(2)
-BACKEND_AUTO, BACKEND_REFERENCE, BACKEND_CPU, BACKEND_CUDA_SM80 = range(4)
+BACKEND_AUTO, BACKEND_REFERENCE = range(2)
 VECTORS_STARTEND, VECTORS_FMS_FME, VECTORS_INTERVALS = range(3)
-TILE_SKIPPED, TILE_PARTIAL, TILE_FULL = range(3)
 PACK_BEST_FIT, PACK_ARRIVAL = range(2)
 PACK_REFUSE, PACK_SPLIT = range(2)
 MAX_INTERVALS = 4
@@ -41,10 +39,6 @@ class Tensor(ctypes.Structure):
 
 class MaskShape(ctypes.Structure):
     _fields_ = [("batch", c_int64), ("heads", c_int64), ("rows", c_int64), ("columns", c_int64)]
-
-
-class Interval(ctypes.Structure):
-    _fields_ = [("start", c_int32), ("end", c_int32)]
 
 
 class TileRun(ctypes.Structure):

@@ -179,7 +179,7 @@ def test_intervals_of_vectors():
             vectors, intervals = torch.zeros(2, 3, 5, count, dtype=torch.int32), ctypes.c_int32()
             struct = torch_masks.vectors_struct(vectors, 9, format, causal)
             struct.device = _lib.Device(_lib.CUDA, 0)
-            _lib.call("fm_mask_vectors_intervals", struct, intervals)
+            _lib.call("fm_mask_vectors_intervals", ctypes.byref(struct), ctypes.byref(intervals))
             assert torch_masks.vectors_form(vectors, 9, format, causal) == [2, 3, 9, 5, intervals.value, 0]
 
 
