@@ -7,12 +7,27 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _lib
 from .attention import attention
 from .mask import Mask
 from .packing import Packing, pack, pack_questions
+
+if TYPE_CHECKING:
+    from .collate import KTOCollator as KTOCollator
+    from .collate import PreferenceCollator as PreferenceCollator
+    from .collate import SFTCollator as SFTCollator
+    from .collate import answer_log_probs as answer_log_probs
+    from .collate import answer_rewards as answer_rewards
+    from .collate import batch_mask as batch_mask
+    from .collate import stack_rows as stack_rows
+    from .collate import to_device as to_device
+    from .collate import token_log_probs as token_log_probs
+    from .device_mask import DeviceMask as DeviceMask
+    from .paddle import FlashMaskAttention as FlashMaskAttention
+    from .paddle import FlashMaskRepresentation as FlashMaskRepresentation
+    from .paddle import flashmask_attention as flashmask_attention
 
 _version = _lib.dll.fm_version()
 __version__ = f"{_version // 10000}.{_version // 100 % 100}.{_version % 100}"
@@ -39,7 +54,7 @@ _offered = _LAZY if importlib.util.find_spec("torch") else ()  # without torch o
 __all__ = ["Mask", "Packing", "attention", "pack", "pack_questions", *_offered]
 
 
-def __getattr__(name: str) -> Any:
+def _lazily(name: str) -> Any:
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module 'flashmask' has no attribute '{name}'")
@@ -51,6 +66,10 @@ def __getattr__(name: str) -> Any:
         raise ModuleNotFoundError(f"flashmask.{name} needs torch, which is not installed", name="torch") from error
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of the module
+    __getattr__ = _lazily
 
 
 def __dir__() -> list[str]:

@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 
 from ._arrays import flag, heads_first
 from .plan import window
 
+if TYPE_CHECKING:
+    import torch
 
+    from .device_mask import DeviceMask
+    from .mask import Mask
+
+Array = TypeVar("Array", np.ndarray, "torch.Tensor")
+
+
+class Options(TypedDict, total=False):
+    """Of attention, but return_lse, which changes what it returns."""
+
+    causal: bool
+    softmax_scale: float | None
+    softcap: float
+    sinks: Any
+    window_size: tuple[int, int]
+    deterministic: bool
+    layout: str
+
+
+@overload
+def attention(
+    query: Array, key: Array, value: Array, mask: Mask | DeviceMask | None = None, *, return_lse: Literal[False] = False,
+    **options: Unpack[Options],
+) -> Array: ...  # fmt: skip
+@overload
+def attention(
+    query: Array, key: Array, value: Array, mask: Mask | DeviceMask | None = None, *, return_lse: Literal[True],
+    **options: Unpack[Options],
+) -> tuple[Array, Array]: ...  # fmt: skip
+@overload
+def attention(
+    query: Array, key: Array, value: Array, mask: Mask | DeviceMask | None = None, *, return_lse: bool,
+    **options: Unpack[Options],
+) -> Array | tuple[Array, Array]: ...  # fmt: skip
 def attention(
     query: Any,
     key: Any,

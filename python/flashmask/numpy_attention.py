@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -169,6 +169,19 @@ def empty_like(array: np.ndarray, shape: tuple[int, ...], layout: str) -> np.nda
     return np.empty((batch, heads, rows, dim), array.dtype).swapaxes(1, 2)
 
 
+@overload
+def attention(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: Mask | None = None, *, return_lse: Literal[False] = False,
+    **options: Any,
+) -> np.ndarray: ...  # fmt: skip
+@overload
+def attention(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: Mask | None = None, *, return_lse: Literal[True], **options: Any
+) -> tuple[np.ndarray, np.ndarray]: ...  # fmt: skip
+@overload
+def attention(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: Mask | None = None, *, return_lse: bool, **options: Any
+) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...  # fmt: skip
 def attention(
     query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: Mask | None = None, *, return_lse: bool = False, **options: Any
 ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:

@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
+from torch import Tensor
 
 from ._arrays import flag, heads_first, whole
 from .attention import attention
@@ -19,7 +20,7 @@ from .plan import window
 _BLOCK = 128  # rows and keys of one entry of block_mask
 
 
-def _of_vectors(v: torch.Tensor, causal: bool, rows: int, sizes: tuple[int, int, int, int]) -> DeviceMask:
+def _of_vectors(v: Tensor, causal: bool, rows: int, sizes: tuple[int, int, int, int]) -> DeviceMask:
     batch, heads, heads_kv, columns = sizes
     v = checked(v, "startend_row_indices", 4)
     if v.shape[0] not in (1, batch) or v.shape[1] not in (1, heads_kv, heads) or v.shape[2] != columns:
@@ -29,7 +30,7 @@ def _of_vectors(v: torch.Tensor, causal: bool, rows: int, sizes: tuple[int, int,
     return DeviceMask.from_startend_row_indices(v, causal=causal, rows=rows)
 
 
-def _with_blocks(v: torch.Tensor, causal: bool, rows: int, block_mask: Any) -> Mask:
+def _with_blocks(v: Tensor, causal: bool, rows: int, block_mask: Any) -> Mask:
     """The mask of both, on the host: blocks may need the bitmap fallback."""
     blocks = checked(block_mask, "block_mask", 4)
     shape = [*v.shape[:2], -(-rows // _BLOCK), -(-v.shape[2] // _BLOCK)]
@@ -69,27 +70,60 @@ def _refuse_randomness(dropout: float, return_seed_offset: bool, fixed_seed_offs
         )
 
 
+class Options(TypedDict, total=False):
+    """Of flashmask_attention, but return_softmax_lse, which changes what it returns."""
+
+    dropout: float
+    causal: bool
+    window_size: int | tuple[int, int] | None
+    return_seed_offset: bool
+    fixed_seed_offset: Tensor | None
+    rng_name: str
+    training: bool
+    name: str | None
+    softmax_scale: float | None
+    block_mask: Tensor | None
+    fms: Tensor | None
+    fme: Tensor | None
+    layout: str
+
+
+@overload
 def flashmask_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    startend_row_indices: torch.Tensor | None = None,
+    query: Tensor, key: Tensor, value: Tensor, startend_row_indices: Tensor | None = None, *,
+    return_softmax_lse: Literal[False] = False, **options: Unpack[Options],
+) -> Tensor: ...  # fmt: skip
+@overload
+def flashmask_attention(
+    query: Tensor, key: Tensor, value: Tensor, startend_row_indices: Tensor | None = None, *,
+    return_softmax_lse: Literal[True], **options: Unpack[Options],
+) -> list[Tensor]: ...  # fmt: skip
+@overload
+def flashmask_attention(
+    query: Tensor, key: Tensor, value: Tensor, startend_row_indices: Tensor | None = None, *,
+    return_softmax_lse: bool, **options: Unpack[Options],
+) -> Tensor | list[Tensor]: ...  # fmt: skip
+def flashmask_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    startend_row_indices: Tensor | None = None,
     *,
     dropout: float = 0.0,
     causal: bool = False,
     window_size: int | tuple[int, int] | None = None,
     return_softmax_lse: bool = False,
     return_seed_offset: bool = False,
-    fixed_seed_offset: torch.Tensor | None = None,
+    fixed_seed_offset: Tensor | None = None,
     rng_name: str = "",
     training: bool = True,
     name: str | None = None,
     softmax_scale: float | None = None,
-    block_mask: torch.Tensor | None = None,
-    fms: torch.Tensor | None = None,
-    fme: torch.Tensor | None = None,
+    block_mask: Tensor | None = None,
+    fms: Tensor | None = None,
+    fme: Tensor | None = None,
     layout: str = "bshd",
-) -> torch.Tensor | list[torch.Tensor]:
+) -> Tensor | list[Tensor]:
     """Attention as paddle.nn.functional.flashmask_attention, for torch tensors of f16, bf16 or f32 on a CPU or a GPU.
 
     query [B, Sq, Hq, D], key [B, Sk, Hkv, D], value [B, Sk, Hkv, Dv]; with layout="bhsd" heads stand before the sequence.
@@ -119,14 +153,14 @@ def flashmask_attention(
     result = attention(
         query, key, value, mask, softmax_scale=softmax_scale, return_lse=return_softmax_lse, layout=layout, **flags
     )
-    return list(result) if return_softmax_lse else result
+    return list(result) if isinstance(result, tuple) else result
 
 
 def _sizes(query: Any, key: Any, layout: str) -> tuple[int, tuple[int, int, int, int]]:
     """Sq, and (B, Hq, Hkv, Sk)."""
     s, h = (2, 1) if heads_first(layout) else (1, 2)
     for name, tensor in (("query", query), ("key", key)):
-        if not isinstance(tensor, torch.Tensor):
+        if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} is a {type(tensor).__name__}, needs a torch tensor")
         if tensor.dim() != 4:
             raise ValueError(f"{name} has shape {list(tensor.shape)}, needs 4 dimensions")
@@ -167,7 +201,7 @@ class FlashMaskRepresentation:
         self._stats: dict[tuple[int, int], dict[str, float]] = {}
 
     @staticmethod
-    def _vector(name: str, values: Any, device: Any) -> torch.Tensor:
+    def _vector(name: str, values: Any, device: Any) -> Tensor:
         tensor = torch.as_tensor(values)
         if tensor.numel() == 0 and not hasattr(values, "dtype"):
             tensor = tensor.to(torch.int32)  # torch takes an empty list for floats
@@ -200,7 +234,7 @@ class FlashMaskRepresentation:
         shape = (1, 1, *self.fms.shape) if self.fms.dim() == 2 else (1, 1, 1, self.seq_len)
         return Mask.from_fms_fme(self.fms.cpu().reshape(shape), self.fme.cpu().reshape(shape))
 
-    def to_dense_mask(self) -> torch.Tensor:
+    def to_dense_mask(self) -> Tensor:
         """bool [seq_len, seq_len] on the mask's device, True = visible: seq_len^2 bytes."""
         return torch.as_tensor(self.mask().dense()[0, 0], device=self.fms.device)
 
@@ -237,9 +271,7 @@ class FlashMaskAttention(torch.nn.Module):
         if self.block_r < 1 or self.block_c < 1:
             raise ValueError(f"block_r and block_c are {block_r} and {block_c}, need 1 or more")
 
-    def forward(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: FlashMaskRepresentation
-    ) -> tuple[torch.Tensor, dict[str, float]]:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: FlashMaskRepresentation) -> tuple[Tensor, dict[str, float]]:
         """q, k, v: [batch, num_heads, seq_len, dim / num_heads]. out: like q. stats: FlashMaskRepresentation.stats of one
         head."""
         if not isinstance(mask, FlashMaskRepresentation):

@@ -210,7 +210,7 @@ class Second(torch.autograd.Function):
     def vmap(info, in_dims, *args):
         if args[-1][3]:
             raise NotImplementedError("flashmask: vmap over the gradient of sinks is not implemented: it is a sum over the batch")
-        vmap.check(*args[8:10], in_dims[7:9])
+        vmap.check(args[8], args[9], in_dims[7:9])
         grad_output, grad_lse, output, lse, *inputs = vmap.fold(args[:7], in_dims, info.batch_size)
         grads = apply_backward(grad_output, grad_lse, output.contiguous(), lse.contiguous(), *inputs, *args[7:])
         return vmap.unfold(grads, info.batch_size)
@@ -237,7 +237,7 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def vmap(info, in_dims, *args):
-        vmap.check(*args[4:6], in_dims[3:5])
+        vmap.check(args[4], args[5], in_dims[3:5])
         return vmap.unfold(apply(*vmap.fold(args[:3], in_dims, info.batch_size), *args[3:]), info.batch_size)
 
 

@@ -11,7 +11,7 @@ from .torch_masks import batch_of
 Dims = Sequence[Any]  # for each argument the dimension that is mapped, None: none
 
 
-def fold(tensors: Sequence[Tensor | None], dims: Dims, size: int) -> list[Tensor | None]:
+def fold(tensors: Sequence[Tensor | None], dims: Dims, size: int) -> list[Any]:
     """[size * B, ..] of each [B, ..], of which those that are not mapped are repeated."""
 
     def one(tensor: Tensor, dim: int | None) -> Tensor:
