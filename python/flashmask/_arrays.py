@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,20 @@ def integers(values: Any, name: str, rank: int | None = None, dtype: type = np.i
     return array.astype(dtype, order="C", copy=False)
 
 
+def fitting(values: Any, name: str, rank: int, dtype: Any) -> np.ndarray:
+    """values as an array of dtype. TypeError where that is another kind of number, ValueError where one does not fit."""
+    array = on_host(values, name)
+    check_rank(array, name, rank)
+    both_integers = array.dtype.kind in "iub" and np.dtype(dtype).kind in "iu"
+    if array.size and not both_integers and not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise TypeError(f"{name} has dtype {array.dtype}, needs what fits into {np.dtype(dtype)}")
+    with np.errstate(over="ignore"):
+        fitted = array.astype(dtype, copy=False)
+    if fitted.dtype.kind in "iu" and (fitted != array).any():
+        raise ValueError(f"{name} has values that do not fit into {fitted.dtype}")
+    return fitted
+
+
 def booleans(values: Any, name: str, rank: int | None = None) -> np.ndarray:
     """values as C-contiguous uint8, nonzero = True. TypeError for floats: an additive mask has 0 where a Boolean one has True."""
     array = on_host(values, name)
@@ -69,11 +85,19 @@ def address(array: np.ndarray | None) -> int | None:
     return None if array is None else array.ctypes.data
 
 
+def is_bool(value: Any) -> bool:
+    """Of Python, NumPy or torch: Python takes them for 0 and 1."""
+    return isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
+
+
 def whole(value: Any, name: str) -> int:
     """One integer that the library can take: TypeError for anything else, bool included."""
-    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
+    try:
+        number = None if is_bool(value) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
         raise TypeError(f"{name} is {value!r}, needs an integer")
-    number = value.__index__()
     if not -(2**63) <= number < 2**63:
         raise ValueError(f"{name} is {number}, needs -2^63 .. 2^63 - 1")
     return number
@@ -83,12 +107,25 @@ def real(value: Any, name: str) -> float:
     """One number: TypeError for anything else, bool included, and for a tensor whose gradient would be lost."""
     if getattr(value, "requires_grad", False):
         raise TypeError(f"{name} is a tensor that requires a gradient, and attention has none for it; pass a number")
-    if isinstance(value, (bool, np.bool_, np.complexfloating)) or not hasattr(value, "__float__"):
+    if is_bool(value) or isinstance(value, np.complexfloating) or not hasattr(value, "__float__"):
         raise TypeError(f"{name} is {value!r}, needs a number")
     try:
         return float(value)
     except (OverflowError, RuntimeError, TypeError, ValueError) as error:  # of integers beyond float64, arrays of several numbers
         raise ValueError(f"{name} is no number of float64: {error}") from None
+
+
+def mapping(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} is a {type(value).__name__}, needs a mapping from names")
+    return value
+
+
+def listed(values: Any, name: str) -> list[Any]:
+    """values one by one: TypeError for what has none, text included."""
+    if not isinstance(values, Iterable) or isinstance(values, (str, bytes)) or getattr(values, "ndim", 1) == 0:
+        raise TypeError(f"{name} is a {type(values).__name__}, needs a sequence")
+    return list(values)
 
 
 def heads_first(layout: Any) -> bool:

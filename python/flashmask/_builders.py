@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from . import _lib as lib
-from ._arrays import address, booleans, flag, int64s, integers, pair, real, whole
+from ._arrays import address, booleans, flag, int64s, integers, listed, pair, real, whole
 from ._properties import Properties
 
 
@@ -109,6 +109,7 @@ class Builders(Properties):
         """Answers see their question and themselves causally, never another answer (DPO, reward models, best of n). questions:
         for each the lengths (question, answer, answer, ..).
         (2, 2, 2): x..... / xx.... / xxx... / xxxx.. / xx..x. / xx..xx"""
+        questions = listed(questions, "questions")
         structs = question_structs(questions)
         flags = flag(bidirectional_question, "bidirectional_question"), whole(padding, "padding")
         return cls._make("fm_mask_share_question", len(questions), structs, *flags)

@@ -23,7 +23,7 @@ class Indices:
     def __init__(self, kind: str | None, device: Any) -> None:
         if kind is None:
             kind = "torch" if "torch" in sys.modules or device is not None else "numpy"
-        if kind not in ("numpy", "torch"):
+        if not isinstance(kind, str) or kind not in ("numpy", "torch"):
             raise ValueError(f"indices is {kind!r}, needs 'numpy' or 'torch'")
         if kind == "numpy" and device is not None:
             raise ValueError(f"device is {device}, which only torch indices can be on")
@@ -138,6 +138,8 @@ def from_mask_mod(
         raise ValueError(
             f"shape is {batch} x {heads} x {rows} x {columns}, needs batch and heads of 1 or more, no negative sizes"
         )
+    if batch * heads >= 2**31:
+        raise MemoryError(f"{batch} x {heads} masks are more than 2^31 - 1")
     if rows * columns > whole(verify_limit, "verify_limit") ** 2:
         raise ValueError(
             f"{rows} x {columns} pairs are more than {verify_limit} x {verify_limit}; every pair is evaluated: raise "

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
+from ._arrays import check_rank, fitting, flag, listed, mapping, on_host
 from ._conversions import fixed_count
 
 IGNORE = -100  # the label that torch's and transformers' losses leave out
@@ -16,6 +17,8 @@ VECTORS = "mask_vectors"
 
 Row = dict[str, np.ndarray]  # one sequence: what `map` stores and `stack_rows` reads
 Batch = dict[str, torch.Tensor]
+
+PER_TOKEN = "input_ids", "position_ids", "labels", "predicted_by", "document_ids"
 
 # Arrays with an entry for each answer or pair of a row, and what must be added to those of row b: answers before it, or tokens.
 PER_ANSWER = {
@@ -28,9 +31,46 @@ PER_ANSWER = {
 }
 
 
+def _length(row: Mapping[str, Any], k: int) -> int:
+    name = f"input_ids of row {k}"
+    tokens = on_host(row.get("input_ids", ()), name)
+    check_rank(tokens, name, 1)
+    return len(tokens)
+
+
+def _checked(rows: Any) -> tuple[list[Mapping[str, Any]], int]:
+    """The rows, and how many tokens each of them has."""
+    rows = [mapping(row, f"row {k}") for k, row in enumerate(listed(rows, "rows"))]
+    if not rows:
+        raise ValueError("there are no rows")
+    if lacking := [name for name in PER_TOKEN if name not in rows[0]]:
+        raise ValueError(f"row 0 has {', '.join(sorted(rows[0]))}, but no {', '.join(lacking)}: it is not of a collator")
+    columns = _length(rows[0], 0)
+    for k, row in enumerate(rows):
+        if set(row) != set(rows[0]) or _length(row, k) != columns:
+            raise ValueError(
+                f"row {k} has {_length(row, k)} tokens and {', '.join(sorted(row))}; row 0 has {columns} and "
+                f"{', '.join(sorted(rows[0]))}"
+            )
+    return rows, columns
+
+
+def _stack(rows: Sequence[Mapping[str, Any]], name: str, columns: int) -> np.ndarray:
+    """int64 [B, S]."""
+    arrays = [fitting(row[name], f"{name} of row {k}", 1, np.int64) for k, row in enumerate(rows)]
+    for array in arrays:
+        if len(array) != columns:
+            raise ValueError(f"the {name} of a row are {len(array)} numbers, its input_ids {columns}")
+    return np.stack(arrays)
+
+
 def _stack_vectors(rows: Sequence[Mapping[str, Any]], name: str, columns: int, intervals: int | None) -> np.ndarray:
     """[B, 1, S, 2 M]: M intervals, or with None those of the row that has most."""
-    flat = [np.asarray(row[name], np.int32).reshape(columns, -1) for row in rows]
+    flat = [fitting(row[name], f"{name} of row {k}", 1, np.int32) for k, row in enumerate(rows)]
+    for k, v in enumerate(flat):
+        if len(v) == 0 or len(v) % (2 * columns):
+            raise ValueError(f"{name} of row {k} has {len(v)} numbers, needs {2 * columns} for each interval a key")
+    flat = [v.reshape(columns, -1) for v in flat]
     width = max(v.shape[1] for v in flat) if intervals is None else 2 * intervals
     out = np.full((len(rows), 1, columns, width), columns, np.int32)
     for k, (own, v) in enumerate(zip(out, flat, strict=True)):
@@ -43,34 +83,23 @@ def _stack_vectors(rows: Sequence[Mapping[str, Any]], name: str, columns: int, i
 def stack_rows(rows: Sequence[Mapping[str, Any]], *, intervals: int | None = None, pin_memory: bool = False) -> Batch:
     """The batch of stored rows, as a collator makes it of records: the collate_fn for what `map` stored, with that collator's
     `intervals`. All rows must have the same capacity and come from one kind of collator; ValueError otherwise."""
-    intervals = None if intervals is None else fixed_count(intervals)
-    if not len(rows):
-        raise ValueError("there are no rows")
-    if "input_ids" not in rows[0]:
-        raise ValueError(f"row 0 has {', '.join(sorted(rows[0]))}, but no input_ids: it is not of a collator")
-    columns = len(rows[0]["input_ids"])
-    for k, row in enumerate(rows):
-        if set(row) != set(rows[0]) or len(row["input_ids"]) != columns:
-            raise ValueError(
-                f"row {k} has {len(row.get('input_ids', ()))} tokens and {', '.join(sorted(row))}; row 0 has {columns} and "
-                f"{', '.join(sorted(rows[0]))}"
-            )
-    both = {
-        name: np.stack([np.asarray(row[name]) for row in rows])
-        for name in ("input_ids", "position_ids", "labels", "predicted_by", "document_ids")
-    }
-    for name, array in both.items():
-        if array.shape[1:] != (columns,):
-            raise ValueError(f"the {name} of a row are {', '.join(map(str, array.shape[1:]))} numbers, its input_ids {columns}")
-    batch = {name: both[name].astype(np.int64) for name in ("input_ids", "position_ids")}
-    batch["document_ids"] = both["document_ids"].astype(np.int32)
-    counted, token = np.nonzero(both["labels"] != IGNORE)
-    predictor = both["predicted_by"][counted, token]
-    shifted = both["labels"].astype(np.int64)
+    intervals, pin_memory = None if intervals is None else fixed_count(intervals), flag(pin_memory, "pin_memory")
+    rows, columns = _checked(rows)
+    ids, positions, labels, predicted_by, documents = (_stack(rows, name, columns) for name in PER_TOKEN)
+    counted, token = np.nonzero(labels != IGNORE)
+    predictor = predicted_by[counted, token]
+    if ((predictor < 0) | (predictor >= columns)).any():
+        raise ValueError("labels count a token that none before it predicts")
+    shifted = labels.copy()
     shifted[counted, token] = np.where(predictor == token - 1, shifted[counted, token], IGNORE)
-    batch["labels"] = shifted
-    batch["target_rows"] = counted * columns + predictor
-    batch["target_tokens"] = both["labels"][counted, token].astype(np.int64)
+    batch = {
+        "input_ids": ids,
+        "position_ids": positions,
+        "document_ids": documents.astype(np.int32),
+        "labels": shifted,
+        "target_rows": counted * columns + predictor,
+        "target_tokens": labels[counted, token],
+    }
     for name in [name for name in rows[0] if name.startswith(VECTORS)]:
         batch[name] = _stack_vectors(rows, name, columns, None if name == VECTORS else intervals)
     if "answer_ids" in rows[0]:
@@ -79,14 +108,16 @@ def stack_rows(rows: Sequence[Mapping[str, Any]], *, intervals: int | None = Non
 
 
 def _stack_answers(rows: Sequence[Mapping[str, Any]], columns: int, counted: np.ndarray, token: np.ndarray) -> Row:
-    before = np.cumsum([0] + [len(row["answer_ends"]) for row in rows])[:-1]
+    names = [name for name in PER_ANSWER if name in rows[0]]
+    parts = {name: [fitting(row[name], f"{name} of row {k}", 1, np.int64) for k, row in enumerate(rows)] for name in names}
+    if "answer_ends" not in parts:
+        raise ValueError(f"row 0 has {', '.join(sorted(rows[0]))}, but no answer_ends: it is not of a collator")
+    before = np.cumsum([0] + [len(ends) for ends in parts["answer_ends"]])[:-1]
     added = {"tokens": np.arange(len(rows)) * columns, "answers": before}
-    ids = np.stack([np.asarray(row["answer_ids"]) for row in rows]).astype(np.int64)
-    out = {"target_answer": ids[counted, token] + before[counted]}
-    for name, what in PER_ANSWER.items():
-        if name in rows[0]:
-            parts = [np.asarray(row[name], np.int64) + (added[what][k] if what else 0) for k, row in enumerate(rows)]
-            out[name] = np.concatenate(parts)
+    out = {"target_answer": _stack(rows, "answer_ids", columns)[counted, token] + before[counted]}
+    for name, arrays in parts.items():
+        what = PER_ANSWER[name]
+        out[name] = np.concatenate([array + (added[what][k] if what else 0) for k, array in enumerate(arrays)])
     for name in ("answer_label", "answer_kl"):
         if name in out:
             out[name] = out[name].astype(bool)

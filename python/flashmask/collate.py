@@ -32,12 +32,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ._arrays import flag, integers, whole
+from ._arrays import flag, integers, listed, mapping, whole
 from ._conversions import fixed_count
 from ._stacking import IGNORE, PER_ANSWER, VECTORS, Batch, Row, stack_rows
 from .device_mask import DeviceMask
-from .log_probs import answer_log_probs, answer_rewards, token_log_probs
-from .packing import Packing, pack, pack_questions
+from .log_probs import answer_log_probs, answer_rewards, entry, token_log_probs
+from .packing import OVERLONG, Packing, choose, pack, pack_questions
 
 __all__ = [
     "Batch",
@@ -61,6 +61,17 @@ def _tokens(record: Record, index: int, name: str) -> np.ndarray:
     return integers(record[name], f"{name} of record {index}", 1)
 
 
+def _from(least: int, value: Any, name: str) -> int:
+    number = whole(value, name)
+    if not least <= number < 2**31:
+        raise ValueError(f"{name} is {number}, needs {least} .. 2^31 - 1")
+    return number
+
+
+def _checked(records: Any) -> list[Record]:
+    return [mapping(record, f"record {k}") for k, record in enumerate(listed(records, "records"))]
+
+
 class _Collator:
     """What all collators do with a packing of their records.
 
@@ -81,17 +92,16 @@ class _Collator:
         intervals: int | None = None,
         pin_memory: bool = False,
     ) -> None:
-        self.capacity, self.pad_token_id = whole(capacity, "capacity"), whole(pad_token_id, "pad_token_id")
-        integers([self.pad_token_id], "pad_token_id")  # int32
-        self.sequences = None if sequences is None else whole(sequences, "sequences")
-        windows = {} if windows is None else windows
-        if not isinstance(windows, Mapping):
-            raise TypeError(f"windows is a {type(windows).__name__}, needs a mapping from names to tokens")
-        self.windows = {name: whole(window, f"window {name!r}") for name, window in windows.items()}
+        self.capacity = _from(1, capacity, "capacity")
+        self.pad_token_id = int(integers([whole(pad_token_id, "pad_token_id")], "pad_token_id")[0])  # int32
+        self.sequences = None if sequences is None else _from(1, sequences, "sequences")
+        windows = mapping({} if windows is None else windows, "windows")
+        self.windows = {name: _from(0, window, f"window {name!r}") for name, window in windows.items()}
         self.intervals = None if intervals is None else fixed_count(intervals)
-        self.pin_memory = pin_memory
+        self.pin_memory = flag(pin_memory, "pin_memory")
 
     def __call__(self, records: Sequence[Record]) -> Batch:
+        records = _checked(records)
         rows = self.rows(records)
         if self.sequences is not None:
             if len(rows) > self.sequences:
@@ -106,7 +116,9 @@ class _Collator:
         """For datasets' map(collator.map, batched=True, remove_columns=..): packs the records of one map batch; each row that
         comes back is a sequence with its mask vectors, which `stack_rows` reads. With with_indices=True answer_record counts the
         records of the whole data set."""
-        names = list(columns.keys())
+        columns = {name: listed(column, f"columns[{name!r}]") for name, column in mapping(columns, "columns").items()}
+        names = list(columns)
+        indices = None if indices is None else integers(indices, "indices", 1)
         if indices is not None and any(len(columns[name]) != len(indices) for name in names):
             raise ValueError(f"indices has {len(indices)} entries, another number than the records of columns")
         rows = self.rows(
@@ -114,7 +126,7 @@ class _Collator:
         )
         for row in rows:
             if indices is not None and "answer_record" in row:
-                row["answer_record"] = np.asarray(indices, np.int32)[row["answer_record"]]
+                row["answer_record"] = indices[row["answer_record"]]
         return {name: [row[name] for row in rows] for name in rows[0]}
 
     def rows(self, records: Sequence[Record]) -> list[Row]:
@@ -156,6 +168,7 @@ class SFTCollator(_Collator):
     def __init__(self, capacity: int, *, train_on_prompt: bool = False, overlong: str = "refuse", **options: Any) -> None:
         super().__init__(capacity, **options)
         self.train_on_prompt, self.overlong = flag(train_on_prompt, "train_on_prompt"), overlong
+        choose("overlong", overlong, OVERLONG)
 
     def _parse(self, record: Record, index: int) -> tuple[np.ndarray, np.ndarray]:
         if "input_ids" in record:
@@ -171,7 +184,7 @@ class SFTCollator(_Collator):
         return np.concatenate([prompt, completion]), np.concatenate([counted, completion])
 
     def rows(self, records: Sequence[Record]) -> list[Row]:
-        parsed = [self._parse(record, k) for k, record in enumerate(records)]
+        parsed = [self._parse(record, k) for k, record in enumerate(_checked(records))]
         tokens, labels = [t for t, _ in parsed], [own for _, own in parsed]
         return self._rows(pack([len(t) for t in tokens], self.capacity, overlong=self.overlong), tokens, labels)
 
@@ -201,6 +214,7 @@ class _AnswerCollator(_Collator):
         return groups
 
     def rows(self, records: Sequence[Record]) -> list[Row]:
+        records = _checked(records)
         parsed = self._parse(records)
         for k, (prompt, answers) in enumerate(parsed):
             if not len(prompt) and not all(map(len, answers)):
@@ -244,7 +258,9 @@ class PreferenceCollator(_AnswerCollator):
     @staticmethod
     def _parse_one(record: Record, index: int) -> tuple[np.ndarray, list[np.ndarray]]:
         if record.get("answers") is not None:
-            answers = [integers(a, f"answers[{n}] of record {index}", 1) for n, a in enumerate(record["answers"])]
+            answers = [
+                integers(a, f"answers[{n}] of record {index}", 1) for n, a in enumerate(listed(record["answers"], "answers"))
+            ]
             return _tokens(record, index, "prompt"), answers
         chosen, rejected = _tokens(record, index, "chosen"), _tokens(record, index, "rejected")
         if record.get("prompt") is not None:
@@ -298,6 +314,9 @@ class KTOCollator(_AnswerCollator):
 
 def to_device(batch: Batch, device: torch.device | str) -> Batch:
     """The batch on another device. Copies from pinned memory to a GPU do not wait: they are ordered by the current stream."""
+    for name, tensor in mapping(batch, "batch").items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} of the batch is a {type(tensor).__name__}, needs a torch tensor")
     to_gpu = torch.device(device).type != "cpu"  # the other way the host would read before a copy has ended
     return {name: tensor.to(device, non_blocking=to_gpu) for name, tensor in batch.items()}
 
@@ -306,6 +325,4 @@ def batch_mask(batch: Batch, window: str | None = None) -> DeviceMask:
     """The mask of a batch, where its tensors are; window: of layers with that one of the collator's windows. Make it once for a
     batch and give it to all layers, which then share what attention prepares of it."""
     name = VECTORS if window is None else f"{VECTORS}_{window}"
-    if name not in batch:
-        raise ValueError(f"the batch has no {name!r}; it has {', '.join(map(repr, batch))}")
-    return DeviceMask.from_intervals(batch[name].unflatten(-1, (-1, 2)).transpose(2, 3))
+    return DeviceMask.from_intervals(entry(batch, name).unflatten(-1, (-1, 2)).transpose(2, 3))

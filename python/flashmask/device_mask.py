@@ -20,17 +20,21 @@ class DeviceMask:
     behind torch's back (through .data or NumPy) may be missed.
     """
 
-    def __init__(self, vectors: Tensor, rows: int, format: int, causal: bool) -> None:
-        self.vectors, self.rows, self.format, self.causal = vectors, rows, format, causal
+    def __init__(self, vectors: Tensor, rows: int | None, format: int, causal: bool) -> None:
+        self.vectors, self.rows = checked(vectors, "vectors", 4), rows_of(vectors, rows)
+        if isinstance(format, bool) or format not in (lib.VECTORS_STARTEND, lib.VECTORS_FMS_FME, lib.VECTORS_INTERVALS):
+            raise ValueError(f"format is {format!r}; see the class methods, which know it")
+        self.format, self.causal = format, flag(causal, "causal")
 
     @classmethod
     def from_startend_row_indices(cls, startend_row_indices: Tensor, *, causal: bool, rows: int | None = None) -> DeviceMask:
         """Paddle's vectors of MASKED rows, int32 [Bm, Hm, Sk, C]: with causal C = 1 or 2, else C = 2 or 4. Not copied."""
         v = checked(startend_row_indices, "startend_row_indices", 4)
+        causal = flag(causal, "causal")
         if v.shape[3] not in ((1, 2) if causal else (2, 4)):
             needed = "1 or 2 with causal" if causal else "2 or 4 without causal"
             raise ValueError(f"startend_row_indices have shape {list(v.shape)}, need a last dimension of {needed}")
-        return cls(v, rows_of(v, rows), lib.VECTORS_STARTEND, flag(causal, "causal"))
+        return cls(v, rows, lib.VECTORS_STARTEND, causal)
 
     @classmethod
     def from_fms_fme(cls, fms: Tensor, fme: Tensor, rows: int | None = None) -> DeviceMask:
@@ -43,7 +47,7 @@ class DeviceMask:
         if v.dim() < 5:
             v = v[None, None, None] if v.dim() == 2 else v[:, :, None]
         v = in_pairs(v)
-        return cls(v, rows_of(v, rows), lib.VECTORS_FMS_FME, False)
+        return cls(v, rows, lib.VECTORS_FMS_FME, False)
 
     @classmethod
     def from_intervals(cls, intervals: Tensor, rows: int | None = None) -> DeviceMask:
@@ -52,7 +56,7 @@ class DeviceMask:
         if v.shape[4] != 2:
             raise ValueError(f"intervals have shape {list(v.shape)}, need 2 numbers (start, end) in the last dimension")
         v = in_pairs(v)
-        return cls(v, rows_of(v, rows), lib.VECTORS_INTERVALS, False)
+        return cls(v, rows, lib.VECTORS_INTERVALS, False)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -66,7 +70,7 @@ class DeviceMask:
 
     def to(self, device: Any, non_blocking: bool = False) -> DeviceMask:
         """The mask on another device; itself if it is there. non_blocking: as of torch, so to the CPU the caller synchronises."""
-        moved = self.vectors.to(device, non_blocking=non_blocking)
+        moved = self.vectors.to(device=device, non_blocking=non_blocking)
         return self if moved is self.vectors else DeviceMask(moved, self.rows, self.format, self.causal)
 
     def pin_memory(self) -> DeviceMask:
@@ -94,9 +98,11 @@ def rows_of(vectors: Tensor, rows: Any) -> Any:
     trace."""
     if rows is None:
         return vectors.shape[2]
-    if isinstance(rows, (int, torch.SymInt)) and not isinstance(rows, bool):
-        return rows
-    return whole(rows, "rows")
+    if not isinstance(rows, (int, torch.SymInt)) or isinstance(rows, bool):
+        rows = whole(rows, "rows")
+    if not 0 <= rows < 2**31:
+        raise ValueError(f"rows is {rows}, needs 0 .. 2^31 - 1")
+    return rows
 
 
 def in_pairs(intervals: Tensor) -> Tensor:

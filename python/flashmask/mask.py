@@ -12,7 +12,7 @@ import numpy as np
 
 from . import _lib as lib
 from . import _picture
-from ._arrays import flag, whole
+from ._arrays import flag, listed, whole
 from ._builders import Builders, extents, options
 from ._conversions import Conversions, vectors_of
 from ._mask_mod import Indices, from_mask_mod
@@ -57,7 +57,7 @@ class Mask(Builders, Conversions):
         1 .. 4, None: as many as the mask needs. NotImplementedError where it needs more, or with a fallback."""
         import torch
 
-        return torch.from_numpy(vectors_of(self, intervals)).to("cpu" if device is None else device)
+        return torch.from_numpy(vectors_of(self, intervals)).to(device="cpu" if device is None else device)
 
     def to(self, device: Any, non_blocking: bool = False, *, intervals: int | None = None) -> DeviceMask:
         """Its vectors on a torch device, as a DeviceMask: what many calls there, or a CUDA graph, should take. intervals: of each
@@ -141,7 +141,7 @@ class Mask(Builders, Conversions):
 
     @classmethod
     def _stack(cls, name: str, masks: Sequence[Mask]) -> Mask:
-        items = [checked(mask, f"masks[{k}]") for k, mask in enumerate(masks)]
+        items = [checked(mask, f"masks[{k}]") for k, mask in enumerate(listed(masks, "masks"))]
         handles = (ctypes.c_void_p * max(1, len(items)))(*(mask.handle for mask in items))
         return cls._make(name, handles, len(items))
 
@@ -165,7 +165,10 @@ class Mask(Builders, Conversions):
 
     def picture(self, batch: int = 0, head: int = 0, size: int = 64) -> str:
         """At most size x size characters, each a tile: x all pairs visible, + some, . none."""
-        return _picture.text(self, batch, head, size)
+        most = whole(size, "size")
+        if most < 1:
+            raise ValueError(f"size is {most}, needs 1 or more")
+        return _picture.text(self, batch, head, most)
 
     def svg(self, batch: int = 0, head: int = 0) -> str:
         """The same as an SVG image: dark where all pairs of a tile are visible, light where some are."""

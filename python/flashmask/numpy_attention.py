@@ -186,5 +186,6 @@ def attention(
     query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: Mask | None = None, *, return_lse: bool = False, **options: Any
 ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
     """The output of NumpyAttention, or (output, lse) with return_lse; arguments are described there."""
+    wants_lse = flag(return_lse, "return_lse")
     result = NumpyAttention(query, key, value, mask, **options)
-    return (result.output, result.lse) if return_lse else result.output
+    return (result.output, result.lse) if wants_lse else result.output

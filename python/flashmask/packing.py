@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _lib
-from ._arrays import address, flag, int64s, whole
+from ._arrays import address, fitting, flag, int64s, listed, whole
 from ._builders import question_structs
 from ._conversions import vectors_of
 from .mask import Mask
 
-_POLICIES = {"best_fit": _lib.PACK_BEST_FIT, "arrival": _lib.PACK_ARRIVAL}
-_OVERLONG = {"refuse": _lib.PACK_REFUSE, "split": _lib.PACK_SPLIT}
+POLICIES = {"best_fit": _lib.PACK_BEST_FIT, "arrival": _lib.PACK_ARRIVAL}
+OVERLONG = {"refuse": _lib.PACK_REFUSE, "split": _lib.PACK_SPLIT}
 _ARRAYS = {name: ctypes.c_int32 for name in ("document_ids", "position_ids", "predicted_by")} | {"labels": ctypes.c_uint8}
 
 
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
     offset: int
 
 
-def _choose(name: str, value: str, choices: dict[str, int]) -> int:
+def choose(name: str, value: str, choices: dict[str, int]) -> int:
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} is {value!r}; it is one of {', '.join(map(repr, choices))}")
     return choices[value]
@@ -54,7 +54,7 @@ def pack(lengths: Sequence[int], capacity: int, policy: str = "best_fit", overlo
     O(n log n). ValueError for a negative length, a capacity outside 1 .. 2^31 - 1 and other values of policy and overlong.
     """
     n, room = int64s(lengths, "lengths"), whole(capacity, "capacity")
-    rules = _choose("policy", policy, _POLICIES), _choose("overlong", overlong, _OVERLONG)
+    rules = choose("policy", policy, POLICIES), choose("overlong", overlong, OVERLONG)
     made = _lib.create("fm_pack_lengths", len(n), address(n), room, *rules)
     return Packing(made, n.tolist(), recipe=(pack, (n.tolist(), room, policy, overlong)))
 
@@ -66,8 +66,8 @@ def pack_questions(questions: Sequence[Sequence[int]], capacity: int, policy: st
     rejected). Any length may be 0. policy: as for `pack`. ValueError for a question that passes the capacity with its answers,
     for they are not parted.
     """
-    parts = [int64s(record, f"questions[{k}]").tolist() for k, record in enumerate(questions)]
-    room, rule = whole(capacity, "capacity"), _choose("policy", policy, _POLICIES)
+    parts = [int64s(record, f"questions[{k}]").tolist() for k, record in enumerate(listed(questions, "questions"))]
+    room, rule = whole(capacity, "capacity"), choose("policy", policy, POLICIES)
     made = _lib.create("fm_pack_questions", len(parts), question_structs(parts), room, rule)
     return Packing(made, [sum(record) for record in parts], parts, recipe=(pack_questions, (parts, room, policy)))
 
@@ -95,7 +95,8 @@ class Packing(_lib.Owner):
 
     def __getitem__(self, sequence: int) -> list[Piece]:
         """The pieces of one sequence in the order in which they lie there, from token 0 on."""
-        if not -len(self) <= whole(sequence, "sequence") < len(self):
+        sequence = whole(sequence, "sequence")
+        if not -len(self) <= sequence < len(self):
             raise IndexError(f"sequence {sequence} of {len(self)}")
         first, count = ctypes.POINTER(_lib.Piece)(), ctypes.c_int64()
         _lib.call("fm_packing_sequence", self.handle, sequence % len(self), ctypes.byref(first), ctypes.byref(count))
@@ -156,15 +157,18 @@ class Packing(_lib.Owner):
         """uint8: 1 where a token counts in the loss: it is predicted, and of questions only answers count."""
         return self._array("labels")
 
-    def lay_out(self, records: Sequence, fill: int = 0, dtype=np.int64) -> np.ndarray:
+    def lay_out(self, records: Sequence[Any], fill: Any = 0, dtype: Any = np.int64) -> np.ndarray:
         """The records' values in the layout: [sequences, capacity], `fill` in padding. records[d]: the values of document d, one
-        a token, or of question d and its answers one after the other. ValueError for a record of another length."""
+        a token, or of question d and its answers one after the other. ValueError for a record of another length, and for values that
+        dtype cannot hold."""
+        records = listed(records, "records")
         if len(records) != len(self.lengths):
             raise ValueError(f"records has {len(records)} entries; the packing was made of {len(self.lengths)}")
+        records = [fitting(record, f"records[{k}]", 1, dtype) for k, record in enumerate(records)]
         for k, (record, length) in enumerate(zip(records, self.lengths, strict=True)):
             if len(record) != length:
                 raise ValueError(f"records[{k}] has {len(record)} values; the packing was made of {length} tokens there")
-        out = np.full((len(self), self.capacity), fill, dtype)
+        out = np.full((len(self), self.capacity), fitting(fill, "fill", 0, dtype), dtype)
         for row, pieces in zip(out, self, strict=True):
             for p in pieces:
                 row[p.offset : p.offset + p.length] = records[p.document][p.start : p.start + p.length]
@@ -184,7 +188,8 @@ class Packing(_lib.Owner):
         count = len(self) - first if count is None else whole(count, "count")
         if window is None:
             return Mask._own(_lib.create("fm_packing_mask", self.handle, first, count, flag(causal, "causal")))
-        if not flag(causal, "causal") or whole(window, "window") < 0:
+        window = whole(window, "window")
+        if not flag(causal, "causal") or window < 0:
             raise ValueError(f"a window of a packing is causal and 0 or more, not {window} with causal={causal}")
         window = min(window, self.capacity)
         if first < 0 or count < 1 or first + count > len(self):

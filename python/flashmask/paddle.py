@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import torch
 from torch import Tensor
 
-from ._arrays import flag, heads_first, whole
+from ._arrays import flag, heads_first, int64s, real, whole
 from .attention import attention
 from .device_mask import DeviceMask, checked
 from .mask import Mask
@@ -62,9 +62,13 @@ def _window(window_size: Any, rows: int, columns: int) -> tuple[int, int]:
 
 
 def _refuse_randomness(dropout: float, return_seed_offset: bool, fixed_seed_offset: Any, rng_name: str) -> None:
-    if dropout != 0:
+    if real(dropout, "dropout") != 0:
         raise NotImplementedError(f"dropout is {dropout}; attention here has no dropout, pass 0")
-    if return_seed_offset or fixed_seed_offset is not None or rng_name != "":
+    if (
+        flag(return_seed_offset, "return_seed_offset")
+        or fixed_seed_offset is not None
+        or not (isinstance(rng_name, str) and rng_name == "")
+    ):
         raise NotImplementedError(
             "return_seed_offset, fixed_seed_offset and rng_name belong to dropout, which attention here has not"
         )
@@ -148,11 +152,10 @@ def flashmask_attention(
     with window_size or fms; TypeError for vectors other than int32.
     """
     _refuse_randomness(dropout, return_seed_offset, fixed_seed_offset, rng_name)
+    wants_lse = flag(return_softmax_lse, "return_softmax_lse")
     sizes = _sizes(query, key, layout)
     mask, flags = _mask_of((startend_row_indices, window_size, block_mask, fms, fme), flag(causal, "causal"), *sizes)
-    result = attention(
-        query, key, value, mask, softmax_scale=softmax_scale, return_lse=return_softmax_lse, layout=layout, **flags
-    )
+    result = attention(query, key, value, mask, softmax_scale=softmax_scale, return_lse=wants_lse, layout=layout, **flags)
     return list(result) if isinstance(result, tuple) else result
 
 
@@ -202,7 +205,10 @@ class FlashMaskRepresentation:
 
     @staticmethod
     def _vector(name: str, values: Any, device: Any) -> Tensor:
-        tensor = torch.as_tensor(values)
+        try:
+            tensor = torch.as_tensor(values)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise TypeError(f"{name} is a {type(values).__name__} that torch cannot read: {error}") from None
         if tensor.numel() == 0 and not hasattr(values, "dtype"):
             tensor = tensor.to(torch.int32)  # torch takes an empty list for floats
         if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
@@ -217,12 +223,13 @@ class FlashMaskRepresentation:
     @classmethod
     def from_packed_samples(cls, sample_lengths: Any, causal: bool = True, device: Any = None) -> FlashMaskRepresentation:
         """Samples one after another, each seeing itself alone, causally or both ways. sample_lengths: tokens of each, >= 0."""
-        return cls._of(Mask.documents(sample_lengths, causal=causal), device)
+        return cls._of(Mask.documents(int64s(sample_lengths, "sample_lengths"), causal=causal), device)
 
     @classmethod
     def from_dpo_pair(cls, prompt_len: int, chosen_len: int, rejected_len: int, device: Any = None) -> FlashMaskRepresentation:
         """[prompt | chosen | rejected]: both answers see the prompt and themselves causally, never each other."""
-        return cls._of(Mask.share_question([(prompt_len, chosen_len, rejected_len)]), device)
+        given = {"prompt_len": prompt_len, "chosen_len": chosen_len, "rejected_len": rejected_len}
+        return cls._of(Mask.share_question([[whole(length, name) for name, length in given.items()]]), device)
 
     @classmethod
     def _of(cls, mask: Mask, device: Any) -> FlashMaskRepresentation:
@@ -241,7 +248,8 @@ class FlashMaskRepresentation:
     def stats(self, block_r: int, block_c: int) -> dict[str, float]:
         """Tiles of block_r rows x block_c keys: total_tiles, skipped_tiles (nothing is visible), computed_tiles, skip_ratio.
         Counted on the host once for each tile shape. ValueError for extents below 1."""
-        if whole(block_r, "block_r") < 1 or whole(block_c, "block_c") < 1:
+        block_r, block_c = whole(block_r, "block_r"), whole(block_c, "block_c")
+        if block_r < 1 or block_c < 1:
             raise ValueError(f"tiles of {block_r} x {block_c}: need extents of at least 1")
         if (block_r, block_c) not in self._stats:
             found = self.mask().stats(tile=(block_r, block_c))
@@ -278,6 +286,8 @@ class FlashMaskAttention(torch.nn.Module):
             raise TypeError(f"mask is a {type(mask).__name__}, needs a FlashMaskRepresentation")
         head_dim = self.dim // self.num_heads
         for name, tensor in (("q", q), ("k", k), ("v", v)):
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"{name} is a {type(tensor).__name__}, needs a torch tensor")
             if tuple(tensor.shape[1:]) != (self.num_heads, mask.seq_len, head_dim) or tensor.dim() != 4:
                 raise ValueError(
                     f"{name} has shape {list(tensor.shape)}, needs [batch, {self.num_heads}, {mask.seq_len}, {head_dim}]"
