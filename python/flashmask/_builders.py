@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from . import _lib as lib
-from ._arrays import address, booleans, flag, int64s, integers, listed, pair, real, whole
+from ._arrays import Integers, address, booleans, flag, int64s, integers, listed, pair, real, whole
 from ._properties import Properties
 
 
@@ -24,7 +24,7 @@ def extents(rows: int, columns: int | None) -> tuple[int, int]:
     return rows, rows if columns is None else whole(columns, "columns")
 
 
-def question_structs(questions: Sequence[Any]) -> ctypes.Array[lib.Question]:
+def question_structs(questions: Sequence[Integers]) -> ctypes.Array[lib.Question]:
     """An array of fm_question from sequences (question length, answer length, ..). It keeps the answers' lengths alive."""
     records = [int64s(record, f"questions[{k}]") for k, record in enumerate(questions)]
     structs = (lib.Question * max(1, len(records)))()
@@ -66,7 +66,7 @@ class Builders(Properties):
         return cls._make("fm_mask_sink_window", *extents(rows, columns), whole(sink, "sink"), whole(window, "window"))
 
     @classmethod
-    def documents_sink_window(cls, lengths: Sequence[int], *, sink: int, window: int, padding: int = 0) -> Self:
+    def documents_sink_window(cls, lengths: Integers, *, sink: int, window: int, padding: int = 0) -> Self:
         """As sink_window inside each document; `padding` more tokens at the end see nothing and are seen by nobody.
         lengths 2 + 4, sink 1, window 2: x..... / xx.... / ..x... / ..xx.. / ..xxx. / ..x.xx"""
         n = int64s(lengths, "lengths")
@@ -81,7 +81,7 @@ class Builders(Properties):
         return cls._make("fm_mask_global_window", *extents(rows, columns), *reach)
 
     @classmethod
-    def documents(cls, lengths: Sequence[int], *, causal: bool, padding: int = 0) -> Self:
+    def documents(cls, lengths: Integers, *, causal: bool, padding: int = 0) -> Self:
         """Packed documents; a token sees its own document, causally or both ways. `padding` more tokens at the end see nothing
         and are seen by nobody.
         lengths 2 + 4, causal: x..... / xx.... / ..x... / ..xx.. / ..xxx. / ..xxxx"""
@@ -95,7 +95,7 @@ class Builders(Properties):
         return cls._make("fm_mask_prefix_lm", *extents(rows, columns), whole(prefix, "prefix"))
 
     @classmethod
-    def prefix_documents(cls, prefix: Sequence[int], lengths: Sequence[int], *, padding: int = 0) -> Self:
+    def prefix_documents(cls, prefix: Integers, lengths: Integers, *, padding: int = 0) -> Self:
         """Packed documents of which the first prefix[k] tokens are seen by the whole document, the rest causally.
         lengths 2 + 4, prefix 2 + 2: xx.... / xx.... / ..xx.. / ..xx.. / ..xxx. / ..xxxx"""
         first, n = int64s(prefix, "prefix"), int64s(lengths, "lengths")
@@ -103,9 +103,7 @@ class Builders(Properties):
         return cls._make("fm_mask_prefix_documents", len(n), address(first), address(n), whole(padding, "padding"))
 
     @classmethod
-    def share_question(
-        cls, questions: Sequence[Sequence[int]], *, bidirectional_question: bool = False, padding: int = 0
-    ) -> Self:
+    def share_question(cls, questions: Iterable[Integers], *, bidirectional_question: bool = False, padding: int = 0) -> Self:
         """Answers see their question and themselves causally, never another answer (DPO, reward models, best of n). questions:
         for each the lengths (question, answer, answer, ..).
         (2, 2, 2): x..... / xx.... / xxx... / xxxx.. / xx..x. / xx..xx"""
@@ -115,7 +113,7 @@ class Builders(Properties):
         return cls._make("fm_mask_share_question", len(questions), structs, *flags)
 
     @classmethod
-    def prefix_tree(cls, parent: Sequence[int], length: Sequence[int]) -> tuple[Self, np.ndarray]:
+    def prefix_tree(cls, parent: Integers, length: Integers) -> tuple[Self, np.ndarray]:
         """A tree of segments (shared prefixes): a node sees itself causally and all its ancestors. parent[k] is a node or -1 for
         a root. Tokens lie depth first, children in the order given. Returns the mask and the first token of each node,
         int64.
@@ -126,14 +124,14 @@ class Builders(Properties):
         return cls._make("fm_mask_prefix_tree", len(n), address(up), address(n), address(offset)), offset
 
     @classmethod
-    def causal_blockwise(cls, lengths: Sequence[int]) -> Self:
+    def causal_blockwise(cls, lengths: Integers) -> Self:
         """Causal documents, of which the last also sees all earlier ones.
         lengths 2 + 2 + 2: x..... / xx.... / ..x... / ..xx.. / xxxxx. / xxxxxx"""
         n = int64s(lengths, "lengths")
         return cls._make("fm_mask_causal_blockwise", len(n), address(n))
 
     @classmethod
-    def qk_sparse(cls, rows: int, columns: int | None = None, *, offset: Sequence[int], length: Sequence[int]) -> Self:
+    def qk_sparse(cls, rows: int, columns: int | None = None, *, offset: Integers, length: Integers) -> Self:
         """Causal; the keys of a span [offset, offset + length) are hidden from all rows before the row of the span's end. Spans
         ascend and do not overlap.
         span 1 + 3: x..... / x..... / x..... / x..... / xxxxx. / xxxxxx"""
@@ -142,7 +140,7 @@ class Builders(Properties):
         return cls._make("fm_mask_qk_sparse", *extents(rows, columns), len(n), address(first), address(n))
 
     @classmethod
-    def hash_sparse(cls, bucket: Sequence[int], *, fallback_limit: int | None = None) -> Self:
+    def hash_sparse(cls, bucket: Integers, *, fallback_limit: int | None = None) -> Self:
         """Causal, and only where bucket[i] == bucket[j]. Keys whose bucket comes in more than 4 runs of tokens need the fallback.
         buckets 0 1 0 1 0 1: x..... / .x.... / x.x... / .x.x.. / x.x.x. / .x.x.x"""
         buckets = integers(bucket, "bucket", 1)
@@ -157,7 +155,7 @@ class Builders(Properties):
         return cls._make("fm_mask_random_eviction", whole(length, "length"), whole(heads, "heads"), *draw)
 
     @classmethod
-    def head_windows(cls, rows: int, columns: int | None = None, *, left: Sequence[int], right: Sequence[int]) -> Self:
+    def head_windows(cls, rows: int, columns: int | None = None, *, left: Integers, right: Integers) -> Self:
         """A sliding window of its own for each head: left and right have one entry a head.
         left 2, right 0 in head 0: x..... / xx.... / xxx... / .xxx.. / ..xxx. / ...xxx"""
         before, after = int64s(left, "left"), int64s(right, "right")
@@ -165,7 +163,7 @@ class Builders(Properties):
         return cls._make("fm_mask_head_windows", *extents(rows, columns), len(before), address(before), address(after))
 
     @classmethod
-    def padding(cls, rows: int, columns: int | None = None, *, left: Sequence[int], right: Sequence[int]) -> Self:
+    def padding(cls, rows: int, columns: int | None = None, *, left: Integers, right: Integers) -> Self:
         """Padding on either side of each batch item: its first left[b] and last right[b] tokens see nothing and are seen by
         nobody. There are max(rows, columns) tokens; rows and keys are the last ones. Combine by & with a causal or other mask.
         left 1, right 1: ...... / .xxxx. / .xxxx. / .xxxx. / .xxxx. / ......"""
@@ -207,7 +205,7 @@ class Builders(Properties):
         return cls._make("fm_mask_bigbird", *extents(rows, columns), *sizes, options(fallback_limit))
 
     @classmethod
-    def image_spans(cls, lengths: Sequence[int], *, offset: Sequence[int], length: Sequence[int]) -> Self:
+    def image_spans(cls, lengths: Integers, *, offset: Integers, length: Integers) -> Self:
         """Packed causal documents in which the tokens of one image span [offset, offset + length) see each other both ways.
         one document, span 1 + 3: x..... / xxxx.. / xxxx.. / xxxx.. / xxxxx. / xxxxxx"""
         n, first, count = int64s(lengths, "lengths"), int64s(offset, "offset"), int64s(length, "length")

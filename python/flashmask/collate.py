@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ._arrays import flag, integers, listed, mapping, whole
+from ._arrays import Integers, flag, integers, listed, mapping, whole
 from ._conversions import fixed_count
 from ._stacking import IGNORE, PER_ANSWER, VECTORS, Batch, Row, stack_rows
 from .device_mask import DeviceMask
@@ -112,21 +112,21 @@ class _Collator:
             rows += [self._empty_row(rows[0])] * (self.sequences - len(rows))
         return stack_rows(rows, intervals=self.intervals, pin_memory=self.pin_memory)
 
-    def map(self, columns: Mapping[str, Sequence[Any]], indices: Sequence[int] | None = None) -> dict[str, list[np.ndarray]]:
+    def map(self, columns: Mapping[str, Sequence[Any]], indices: Integers | None = None) -> dict[str, list[np.ndarray]]:
         """For datasets' map(collator.map, batched=True, remove_columns=..): packs the records of one map batch; each row that
         comes back is a sequence with its mask vectors, which `stack_rows` reads. With with_indices=True answer_record counts the
         records of the whole data set."""
         columns = {name: listed(column, f"columns[{name!r}]") for name, column in mapping(columns, "columns").items()}
         names = list(columns)
-        indices = None if indices is None else integers(indices, "indices", 1)
-        if indices is not None and any(len(columns[name]) != len(indices) for name in names):
-            raise ValueError(f"indices has {len(indices)} entries, another number than the records of columns")
+        numbers = None if indices is None else integers(indices, "indices", 1)
+        if numbers is not None and any(len(columns[name]) != len(numbers) for name in names):
+            raise ValueError(f"indices has {len(numbers)} entries, another number than the records of columns")
         rows = self.rows(
             [dict(zip(names, values, strict=True)) for values in zip(*(columns[name] for name in names), strict=True)]
         )
         for row in rows:
-            if indices is not None and "answer_record" in row:
-                row["answer_record"] = indices[row["answer_record"]]
+            if numbers is not None and "answer_record" in row:
+                row["answer_record"] = numbers[row["answer_record"]]
         return {name: [row[name] for row in rows] for name in rows[0]}
 
     def rows(self, records: Sequence[Record]) -> list[Row]:

@@ -11,13 +11,13 @@ Everything here is NumPy; `flashmask.collate` makes torch batches of it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _lib
-from ._arrays import address, fitting, flag, int64s, listed, whole
+from ._arrays import Integers, address, fitting, flag, int64s, listed, whole
 from ._builders import question_structs
 from ._conversions import vectors_of
 from .mask import Mask
@@ -42,7 +42,7 @@ def choose(name: str, value: str, choices: dict[str, int]) -> int:
     return choices[value]
 
 
-def pack(lengths: Sequence[int], capacity: int, policy: str = "best_fit", overlong: str = "refuse") -> Packing:
+def pack(lengths: Integers, capacity: int, policy: str = "best_fit", overlong: str = "refuse") -> Packing:
     """Packs documents into sequences of `capacity` tokens.
 
     lengths: tokens of each document, [n] integers >= 0; a document without tokens gets no piece.
@@ -59,7 +59,7 @@ def pack(lengths: Sequence[int], capacity: int, policy: str = "best_fit", overlo
     return Packing(made, n.tolist(), recipe=(pack, (n.tolist(), room, policy, overlong)))
 
 
-def pack_questions(questions: Sequence[Sequence[int]], capacity: int, policy: str = "best_fit") -> Packing:
+def pack_questions(questions: Iterable[Integers], capacity: int, policy: str = "best_fit") -> Packing:
     """Packs questions, each with its answers behind it, into sequences of `capacity` tokens.
 
     questions: (tokens of the question, tokens of its first answer, of its second, ..); a preference pair is (prompt, chosen,

@@ -17,7 +17,8 @@ import numpy as np
 from torch import Tensor
 
 import flashmask
-from flashmask import DeviceMask, Mask, SFTCollator, attention, batch_mask, flashmask_attention, numpy_attention, to_device
+from flashmask import DeviceMask, Mask, Packing, SFTCollator, attention, batch_mask, flashmask_attention, numpy_attention
+from flashmask import pack, to_device
 
 def use(q: Tensor, a: np.ndarray, mask: Mask, either: bool) -> None:
     assert_type(attention(q, q, q, mask, causal=True, window_size=(3, 0)), Tensor)
@@ -27,6 +28,8 @@ def use(q: Tensor, a: np.ndarray, mask: Mask, either: bool) -> None:
     assert_type(numpy_attention.attention(a, a, a, mask), np.ndarray)
     assert_type(flashmask_attention(q, q, q, causal=True), Tensor)
     assert_type(flashmask_attention(q, q, q, return_softmax_lse=True), list[Tensor])
+    assert_type(Mask.documents(np.array([1, 2]), causal=True) & Mask.share_question([[1, 2]]), Mask)
+    assert_type(pack(q.int(), 8), Packing)
     batch = to_device(SFTCollator(16)([{"input_ids": [1, 2]}]), "cpu")
     assert_type(batch_mask(batch), DeviceMask)
     attention(q, q, q, "mask")  # wrong
