@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import torch_masks as masks
-from . import torch_ops
+from . import torch_ops, torch_vmap
 from ._arrays import real
 from .device_mask import DeviceMask
 from .mask import Mask
@@ -89,6 +89,8 @@ def mask_tensor(mask: Any, query: Tensor, flags: masks.Flags) -> tuple[Tensor | 
         hint = "; see Mask.from_dense and DeviceMask.from_startend_row_indices" if isinstance(mask, Tensor) else ""
         raise TypeError(f"mask is a {type(mask).__name__}, needs a flashmask.Mask or flashmask.DeviceMask{hint}")
     v = mask.vectors
+    if not torch.compiler.is_compiling():
+        torch_vmap.check_vectors(v)
     if v.device != query.device:
         raise RuntimeError(f"mask is on {v.device}, query is on {query.device}: pass mask.to(query.device)")
     if not query.is_cuda:

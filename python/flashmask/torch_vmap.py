@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
+import torch
 from torch import Tensor
 
 from .torch_masks import batch_of
+
+MAPPED = "flashmask: vmap over {} is not implemented; make the mapped dimension a part of the batch yourself"
 
 Dims = Sequence[Any]  # for each argument the dimension that is mapped, None: none
 
@@ -27,13 +30,17 @@ def unfold(tensors: Sequence[Tensor], size: int) -> tuple[tuple[Tensor, ...], tu
     return parted, tuple(0 if t.dim() > 1 else None for t in tensors)
 
 
+def check_vectors(vectors: Tensor) -> None:
+    """Before a plan is made of them, which would be mapped too."""
+    if torch._C._functorch.is_batchedtensor(vectors):
+        raise NotImplementedError(MAPPED.format("mask"))
+
+
 def check(mask: Tensor | None, form: Sequence[int], dims: Dims) -> None:
     """dims: of sinks and mask."""
     for name, dim in zip(("sinks", "mask"), dims):
         if dim is not None:
-            raise NotImplementedError(
-                f"flashmask: vmap over {name} is not implemented; make the mapped dimension a part of the batch yourself"
-            )
+            raise NotImplementedError(MAPPED.format(name))
     if mask is not None and batch_of(mask, form) != 1:
         raise NotImplementedError(
             f"flashmask: vmap with a mask of {batch_of(mask, form)} batch items is not implemented, needs a mask of batch 1; or make "
