@@ -12,7 +12,7 @@
  *          the teams a wait before they know what to do. Named barriers 1 and 2: turns. A team issues its products in its turn only,
  *          so that the other's softmax runs under them; a step that it does not see is a turn that it passes on. Barriers 3 and 4: a
  *          team's own.
- * Memory   shared, in boxes of 64 rows (keys) x 64 dims, 128-byte swizzle:  Q  K ring  V ring  forward_tail (5.7 KB, of 64 7.7)
+ * Memory   shared, in boxes of 64 rows (keys) x 64 dims, 128-byte swizzle:  Q  K ring  V ring  forward_tail (5.6 KB, of 64 7.7)
  *            head dim              64      96     128     192     256  192, of V 128
  *            rows x keys      128x128 128x128 128x128  128x64  128x64       128x128
  *            places of Q            2       2       2       2       1             1

@@ -89,7 +89,7 @@ static __device__ __forceinline__ void again_move(forward_rows *rows, const floa
     rows->is_coarse = lazy_are_coarse(rows);
 }
 
-/* P and l of the step anew. words: of its visible halves, unused where these are full. */
+/* P and l of the step anew. words: of its visible halves, of full ones all ones. */
 template <bool CAPPED>
 static __device__ __forceinline__ void weigh_again(const consumer *x, forward_rows *rows, forward_weights &P, uint32_t what) {
     const uint32_t classes = step_classes(what, x->team);

@@ -22,7 +22,7 @@ enum {
     TEAM_BARRIER = 3,  /* + team */
     LAZY = FM_IS_BF16, /* bases are set once, see weigh */
     MOVES_OUTPUT =
-        !LAZY || HALVES == 1 /* LAZY: it is 0 then, but with 64 keys a step ptxas serialises all products otherwise (C7515) */
+        !LAZY || HALVES == 1 /* LAZY: O is 0 then, but with 64 keys a step ptxas serialises all products otherwise (C7515) */
 };
 #define LAZY_LIMIT 0x1p40f  /* of a lane's l */
 #define LAZY_COARSE 0x1p27f /* of a base, from where on a score's exponent above it may pass SOFTMAX_SLACK */
@@ -124,7 +124,8 @@ static __device__ __forceinline__ const forward_item *item_of(const consumer *x)
 static __device__ __forceinline__ int32_t row_of(const consumer *x) {
     return item_of(x)->group * FM_PLAN_GROUP + x->team * TEAM_ROWS + (int32_t)thread_again() % TEAM_THREADS / 32 * 16;
 }
-/* What the team's masker says of a step, if it is partial: forward_masker.cuh. */
+/* What the team's masker says of a step, if it is partial: forward_masker.cuh. Called before K is given back: a job may take the place of one STAGES before
+ * once K's place is free. All lanes arrive, so that racecheck can follow the words. */
 static __device__ __forceinline__ mask_rows take_words(consumer *x, uint32_t classes) {
     mask_rows words = {0, 0};
     if (has_partial(classes)) {

@@ -128,8 +128,9 @@ static __device__ __forceinline__ bool sees(uint32_t classes) { return (classes 
 /* Both halves; otherwise one, the second if sees_second. */
 static __device__ __forceinline__ bool is_wide(uint32_t classes) { return HALVES == 2 && (classes & 5) == 5; }
 static __device__ __forceinline__ bool sees_second(uint32_t classes) { return HALVES == 2 && (classes & 1) == 0; }
-/* A visible half is partial; some is. */
+/* A visible half is partial. */
 static __device__ __forceinline__ bool half_is_partial(uint32_t classes, int half) { return (classes >> (2 * half) & 3) == 1; }
+/* Some half is. */
 static __device__ __forceinline__ bool has_partial(uint32_t classes) { return (classes & ~(classes >> 1) & 5) != 0; }
 
 #endif
