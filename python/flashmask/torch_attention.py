@@ -73,6 +73,11 @@ def check_rows(rows: int, query: Tensor) -> None:
         )
 
 
+def token_of(mask: Mask) -> Tensor:
+    """What names a mask in compiled code: on the CPU whatever torch's default device is."""
+    return torch.as_tensor(mask._token, device="cpu")
+
+
 def mask_tensor(mask: Any, query: Tensor, flags: masks.Flags) -> tuple[Tensor | None, list[int]]:
     """What the operators take of a mask: a tensor and its form. See torch_masks."""
     if mask is None:
@@ -83,7 +88,7 @@ def mask_tensor(mask: Any, query: Tensor, flags: masks.Flags) -> tuple[Tensor | 
         if query.is_cuda:
             return plan_of_mask(mask, query.device, flags), list(mask._form)
         if torch.compiler.is_compiling():
-            return torch_ops.ops.hold(torch.as_tensor(mask._token)), []
+            return torch_ops.ops.hold(token_of(mask)), []
         return masks.hold(mask), []
     if not isinstance(mask, DeviceMask):
         hint = "; see Mask.from_dense and DeviceMask.from_startend_row_indices" if isinstance(mask, Tensor) else ""
@@ -109,7 +114,7 @@ _vector_plans = WeakTensorKeyDictionary()  # tensor -> {(stream, what the plan w
 
 def plan_of_mask(mask: Mask, device: torch.device, flags: masks.Flags) -> Tensor:
     if torch.compiler.is_compiling():
-        return torch_ops.ops.plan_from_mask(torch.as_tensor(mask._token), device, list(mask._form), *flags)
+        return torch_ops.ops.plan_from_mask(token_of(mask), device, list(mask._form), *flags)
     plans = mask._device_plans
     place = device, masks.stream_of(device), flags
     plan = plans.get(place)

@@ -70,10 +70,17 @@ def forward(query, key, value, sinks, mask, form, causal, window_left, window_ri
     return output, lse
 
 
-def forward_fake(query, key, value, sinks, mask, form, causal, left, right, scale, softcap, deterministic, f32):
-    for name, tensor in (("key", key), ("value", value), ("sinks", sinks)):  # a meta tensor anywhere calls this
+def check_devices(query: Tensor, mask: Tensor | None, **tensors: Tensor | None) -> None:
+    """For the fake kernels, which a tensor on meta anywhere calls."""
+    for name, tensor in tensors.items():
         if tensor is not None and tensor.device != query.device:
             raise RuntimeError(f"{name}: is on {tensor.device}, query is on {query.device}")
+    if mask is not None and mask.is_meta and not query.is_meta:
+        raise RuntimeError(f"mask: is on meta, query is on {query.device}")
+
+
+def forward_fake(query, key, value, sinks, mask, form, causal, left, right, scale, softcap, deterministic, f32):
+    check_devices(query, mask, key=key, value=value, sinks=sinks)
     return results(query, key, value, f32)
 
 
@@ -101,6 +108,8 @@ def backward(
 
 
 def backward_fake(grad_output, grad_lse, output, lse, query, key, value, sinks, mask, *rest):
+    same = {"grad_output": grad_output, "grad_lse": grad_lse, "output": output, "lse": lse}
+    check_devices(query, mask, **same, key=key, value=value, sinks=sinks)
     return with_empty(gradients((query, key, value, sinks), rest[-1]), query)
 
 
@@ -184,8 +193,10 @@ def differentiate(ctx, grad_output: Tensor | None, grad_lse: Tensor | None, want
 
 
 def apply_backward(*args) -> tuple[Tensor, ...]:
-    if needs_grad(*args[:9]) or torch._C._are_functorch_transforms_active():
+    if torch._C._are_functorch_transforms_active():
         return Second.apply(*args)
+    if needs_grad(*args[:9]):  # by the dispatcher, which unwraps what is_grads_batched has wrapped before autograd sees it
+        return ops.backward.default(*args)
     return below_autograd(ops.backward.default, None, args)
 
 

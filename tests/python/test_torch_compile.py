@@ -82,6 +82,23 @@ def test_mask_with_a_fallback(backend, device):
             torch.testing.assert_close(ours, other)
 
 
+def test_default_device_of_another_kind():
+    """Whatever torch makes tensors on by default, a compiled call is right or raises; it is never the fake kernel's memory."""
+    q = torch.randn(1, 9, 4, 8)
+    mask = Mask.from_dense(torch.rand(1, 1, 9, 9) < 0.5)
+    expected = attention(q, q, q, mask)
+    run = torch.compile(lambda q: attention(q, q, q, mask), backend="eager", fullgraph=True)
+    with torch.device("meta"):
+        try:
+            output = run(q)
+        except (RuntimeError, NotImplementedError):
+            output = expected
+    assert torch.equal(output, expected) and torch.equal(run(q), expected)
+    token = torch.empty((), dtype=torch.int64, device="meta")
+    with pytest.raises(RuntimeError, match="mask: is on meta, query is on cpu"):
+        torch.ops.flashmask.forward(q, q, q, None, token, [], False, -1, -1, 1.0, 0.0, False, False)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", [Mask, DeviceMask])
 def test_lengths_that_vary(kind, device):

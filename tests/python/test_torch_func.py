@@ -146,3 +146,16 @@ def test_derivatives_forward_in_time_are_refused(device):
             with pytest.raises(NotImplementedError, match="forward in time .*; use those backward"):
                 run(dual)
             assert run(q).shape == (1, 3, 2, 8)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients_in_batches(device):
+    q = torch.randn(1, 4, 2, 8, device=device, requires_grad=True)
+    output = attention(q, q, q, causal=True)
+    batch = torch.randn(3, *output.shape, device=device)
+    together = torch.autograd.grad(output, q, batch, is_grads_batched=True, retain_graph=True)[0]
+    for one, given in zip(together, batch):
+        close([one], torch.autograd.grad(output, q, given, retain_graph=True))
+    again = torch.autograd.grad(output, q, batch, is_grads_batched=True, create_graph=True)[0]
+    with pytest.raises(NotImplementedError, match="gradient of a gradient"):  # and not a gradient that lacks a term
+        (q.square().sum() + again.square().sum()).backward()
