@@ -10,6 +10,8 @@ Masks travel through a model as tensors of four dimensions, which transformers p
                                C = 2 M + 1 a number without meaning. The bits of int32, in a dtype that no other mask has
   int32 [B or 1, Hm, Sk, 2 M]  the vectors of a flashmask.Mask, which a user may give as attention_mask
   bool or floating point       dense masks, of users and where spans do not suffice
+
+The mask_vectors of a batch of flashmask.collate come to attention beside these, see _batch_masks.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ try:
     from transformers.modeling_utils import AttentionInterface
     from transformers.utils import generic
 
+    from . import _batch_masks as batches
     from . import _mask_functions as functions
 except (ImportError, AttributeError, TypeError) as error:
     raise ImportError(f"flashmask needs transformers >= 5.4 for this ({error})") from error
@@ -53,6 +56,7 @@ def register() -> None:
     """
     functions.check()
     not_flash_attention()
+    batches.take_masks(masking_utils, NAME)
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, mask)
 
@@ -156,9 +160,11 @@ def attention_forward(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """query [B, Hq, Sq, D], key and value [B, Hkv, Sk, D] -> (output [B, Sq, Hq, D], None). attention_mask: see the module; with
-    None causal if is_causal (or the module's) and Sq > 1. Rows that see nothing have output 0.
+    None causal if is_causal (or the module's) and Sq > 1. Rows that see nothing have output 0. kwargs: those of the model's call, of
+    which mask_vectors [B or 1, 1, Sk, 2 M] and mask_vectors_NAME are masks, see _batch_masks.
 
     NotImplementedError: dropout, attention weights, biases, paged caches, masks that are not understood.
+    ValueError, TypeError: mask_vectors of another shape or dtype.
     """
     if dropout:
         raise NotImplementedError(f"flashmask: attention dropout is {dropout}, needs 0: set attention_dropout=0.0 in the config")
@@ -166,10 +172,17 @@ def attention_forward(
         if kwargs.get(name) is not None and kwargs[name] is not False:
             raise NotImplementedError(f"flashmask: {name} is not offered; use another attn_implementation for this model")
     rows, columns = query.shape[2], key.shape[2]
-    causal = attention_mask is None and rows > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    if attention_mask is None:
-        check_no_mask(rows, columns, causal, sliding_window)
-    seen = mask_of(attention_mask, (position_ids, cu_seq_lens_q, cu_seq_lens_k), query, columns, causal)
+    causal = attention_mask is None and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    vectors, window = batches.brought(module, kwargs, sliding_window)
+    documents = position_ids, cu_seq_lens_q, cu_seq_lens_k
+    if vectors is not None:
+        check_batch(vectors, documents, query, columns, attention_mask is not None or causal)
+        seen = mask_of(attention_mask, (*documents, vectors), query, columns, (sliding_window, window))
+    else:
+        causal = causal and rows > 1
+        if attention_mask is None:
+            check_no_mask(rows, columns, causal, sliding_window)
+        seen = mask_of(attention_mask, documents, query, columns, causal)
     query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     return attention(query, key, value, seen, softmax_scale=scaling, softcap=softcap or 0.0, sinks=s_aux), None
 
@@ -182,23 +195,33 @@ def check_no_mask(rows: int, columns: int, causal: bool, sliding_window: int | N
         raise NotImplementedError(f"flashmask: sliding_window {sliding_window} for {columns} keys needs a mask")
 
 
-Documents = tuple[Tensor | None, Tensor | None, Tensor | None]  # position_ids, cu_seq_lens_q, cu_seq_lens_k
+def check_batch(vectors: Tensor, documents: Documents, query: Tensor, columns: int, causal: bool) -> None:
+    batch, heads, rows, _ = query.shape
+    batches.check_vectors(vectors, batch, heads, rows, columns)
+    if documents[1] is not None or documents[2] is not None:
+        raise ValueError("flashmask: cu_seq_lens beside mask_vectors: give one of them")
+    if not causal:
+        raise NotImplementedError("flashmask: mask_vectors in a layer that is not causal")
 
 
-def mask_of(given: Tensor | None, documents: Documents, query: Tensor, columns: int, causal: bool) -> Mask | DeviceMask | None:
+Documents = tuple[Tensor | None, ...]  # position_ids, cu_seq_lens_q, cu_seq_lens_k; behind them mask_vectors, if a batch has them
+Kind = bool | tuple[int | None, int | None]  # causal; with mask_vectors the layer's window, and that to cut them to
+
+
+def mask_of(given: Tensor | None, documents: Documents, query: Tensor, columns: int, kind: Kind) -> Mask | DeviceMask | None:
     """The mask of a call, made once for all layers that are called with the same tensors."""
     tensors = [t for t in (given, *documents) if t is not None]
     if not tensors or torch.compiler.is_compiling():
-        return made(given, documents, query, columns, causal)
+        return made(given, documents, query, columns, kind)
     ours = given is not None and given.dtype == torch.uint32  # made for one forward pass and never changed
     if not ours and any(t.is_inference() for t in tensors):
-        return made(given, documents, query, columns, causal)  # changes of these are not counted
+        return made(given, documents, query, columns, kind)  # changes of these are not counted
     states = [0 if t is given and ours else state_of(t) for t in tensors]
     others = [None if t is tensors[0] else t for t in tensors]  # an entry that held its key would stay for ever
-    of = others, states, query.shape[0], query.shape[2], columns, causal, query.device
+    of = others, states, query.shape[0], query.shape[2], columns, kind, query.device
     known = _made.get(tensors[0])
     if known is None or not same(known[0], of):
-        known = _made[tensors[0]] = of, made(given, documents, query, columns, causal)
+        known = _made[tensors[0]] = of, made(given, documents, query, columns, kind)
     return known[1]
 
 
@@ -219,15 +242,17 @@ def same(one: tuple, other: tuple) -> bool:
     return len(tensors) == len(others) and all(a is b for a, b in zip(tensors, others)) and one[1:] == other[1:]
 
 
-def made(given: Tensor | None, documents: Documents, query: Tensor, columns: int, causal: bool) -> Mask | DeviceMask | None:
+def made(given: Tensor | None, documents: Documents, query: Tensor, columns: int, kind: Kind) -> Mask | DeviceMask | None:
     batch, _, rows, _ = query.shape
+    if len(documents) == 4:
+        return of_batch(given, documents, rows, kind, query.device)
     position_ids, *cu_seqlens = documents
     packed = cu_seqlens[0] is not None or cu_seqlens[1] is not None
     if given is None:
-        if not packed and not causal:
+        if not packed and not kind:
             return None
-        kind = {} if causal else {"mask_function": masking_utils.bidirectional_mask_function, "allow_is_bidirectional_skip": False}
-        given = mask(1, rows, columns, device=query.device, **kind)
+        told = {} if kind else {"mask_function": masking_utils.bidirectional_mask_function, "allow_is_bidirectional_skip": False}
+        given = mask(1, rows, columns, device=query.device, **told)
     if given.dim() != 4:
         raise NotImplementedError(f"flashmask: attention_mask has shape {list(given.shape)}, needs 4 dimensions")
     given = given.to(query.device)
@@ -238,8 +263,20 @@ def made(given: Tensor | None, documents: Documents, query: Tensor, columns: int
     spans = spans_of(given, position_ids, rows, columns)
     if packed:
         spans = common(spans, document_spans(cu_seqlens, batch, rows, columns, query.device))
+    return device_mask(spans, rows)
+
+
+def device_mask(spans: Tensor, rows: int) -> DeviceMask:
     spans = spans.to(torch.int32, copy=True)  # a view would keep what it was made of, see mask_of
     return DeviceMask.from_intervals(spans.unflatten(3, (-1, 2)).transpose(2, 3), rows)
+
+
+def of_batch(given: Tensor | None, documents: Documents, rows: int, windows: Kind, device: torch.device) -> DeviceMask:
+    position_ids, vectors, (own, left) = documents[0], documents[3].to(device), windows
+    if given is not None:
+        given = given.to(device)
+        batches.check_layer(given, with_positions, position_ids, rows, own)
+    return device_mask(batches.spans(vectors, given, position_ids, left), rows)
 
 
 def spans_of(given: Tensor, position_ids: Tensor | None, rows: int, columns: int) -> Tensor:
