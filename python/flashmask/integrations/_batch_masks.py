@@ -19,6 +19,7 @@ from ..mask import Mask
 from . import _mask_functions as functions
 
 VECTORS = "mask_vectors"
+ATTENTION = "full_attention", "sliding_attention", "chunked_attention"  # types of layers which masks say everything of
 
 
 # ---- what a call brings ----
@@ -33,6 +34,8 @@ def brought(module: torch.nn.Module, kwargs: dict[str, Any], window: int | None)
             raise ValueError("flashmask: document_ids without the mask_vectors of their batch say nothing of answers")
         return None, window
     kinds = types_of(module, window)
+    if others := sorted(set(kinds) - set(ATTENTION)):
+        raise NotImplementedError(f"flashmask: {VECTORS} in a model with layers of {', '.join(others)}, which take no such mask")
     unknown = [name for name in named if name != VECTORS and name[len(VECTORS) + 1 :] not in kinds]
     if unknown:
         raise ValueError(
@@ -70,7 +73,9 @@ def check_vectors(vectors: Any, batch: int, heads: int, rows: int, columns: int)
     shape = list(vectors.shape)
     right = len(shape) == 4 and shape[0] in (1, batch) and 0 < shape[1] <= heads and heads % shape[1] == 0
     if not right or shape[2] != columns or shape[3] not in (2, 4, 6, 8):
-        raise ValueError(f"flashmask: {VECTORS} have shape {shape}, need [{batch} or 1, 1, {columns}, 2, 4, 6 or 8] for {columns} keys")
+        raise ValueError(
+            f"flashmask: {VECTORS} have shape {shape}, need [{batch} or 1, 1, {columns}, 2, 4, 6 or 8] for {columns} keys"
+        )
     if rows != columns:
         raise ValueError(f"flashmask: {VECTORS} for {rows} queries and {columns} keys: a batch needs a call without a filled cache")
 
@@ -105,7 +110,8 @@ def check_layer(given: Tensor, cut: Callable, position_ids: Tensor | None, rows:
     plain = torch.cat((plain, place, real), -1)
     same = (cut(numbers, position_ids, rows) == cut(plain, position_ids, rows)).all() & (numbers[..., 2:3] == place).all()
     require(
-        same, f"flashmask: {VECTORS} in a layer whose own mask is more than causal, a window and padding (chunks, images, functions)"
+        same,
+        f"flashmask: {VECTORS} in a layer whose own mask is more than causal, a window and padding (chunks, images, functions)",
     )
 
 
