@@ -7,7 +7,15 @@ import torch
 
 pytest.importorskip("transformers")
 from torch.testing import assert_close
-from transformers import LlamaForTokenClassification, Trainer, TrainingArguments
+from transformers import (
+    LlamaForTokenClassification,
+    NemotronConfig,
+    NemotronForCausalLM,
+    StableLmConfig,
+    StableLmForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
 from transformers_cases import COMMON, MODELS, compare, logits, model_of, tokens
 
 from flashmask import DeviceMask, KTOCollator, Mask, PreferenceCollator, SFTCollator
@@ -185,6 +193,21 @@ def test_refusals(name):
 def test_chunks_are_refused():
     with pytest.raises(NotImplementedError, match="chunks"):
         model_of("llama4")(**BATCHES["sft"])
+
+
+@pytest.mark.parametrize("config, cls", [(StableLmConfig, StableLmForCausalLM), (NemotronConfig, NemotronForCausalLM)])
+def test_models_that_hand_nothing_on_are_never_wrong(config, cls):
+    """Refused, where this transformers does not hand keys on to attention; then the vectors go in as attention_mask."""
+    torch.manual_seed(0)
+    model, batch = cls(config(**COMMON, attn_implementation="flashmask")).eval(), BATCHES["preference"]
+    expected = separate(batch)(model)
+    try:
+        found = model(**batch).logits
+    except NotImplementedError as error:
+        assert "give them as attention_mask" in str(error)
+        found = logits(model, batch["input_ids"], attention_mask=batch["mask_vectors"].clone(), position_ids=batch["position_ids"])
+    assert_close(found[real_of(batch)], expected[real_of(batch)], rtol=1e-4, atol=1e-4)
+    assert logits(model, batch["input_ids"]).isfinite().all()  # the call before is forgotten
 
 
 def test_layers_that_are_not_attention_are_refused():

@@ -8,6 +8,7 @@ as well; a window goes by position ids, so that an answer sees as much of its pr
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any, Callable
 
 import torch
@@ -78,6 +79,41 @@ def check_vectors(vectors: Any, batch: int, heads: int, rows: int, columns: int)
         )
     if rows != columns:
         raise ValueError(f"flashmask: {VECTORS} for {rows} queries and {columns} keys: a batch needs a call without a filled cache")
+
+
+# ---- models that do not hand masks on ----
+
+_call = threading.local()  # keys: of the mask_vectors of the model call that this thread is in
+
+
+def watch_calls(model: type, name: str) -> None:
+    """Some models take every argument and hand none on to attention, which then cannot know that there was a mask: calls of class
+    model with mask_vectors are remembered until they end. Not inside torch.compile."""
+    original = model.__call__
+    if hasattr(original, "flashmask"):
+        return
+
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        vectors = kwargs.get(VECTORS)
+        if vectors is None or torch.compiler.is_compiling() or self.config._attn_implementation != name:
+            return original(self, *args, **kwargs)
+        outer, _call.keys = getattr(_call, "keys", None), vectors.shape[-2] if getattr(vectors, "ndim", 0) > 1 else None
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _call.keys = outer
+
+    call.flashmask = True
+    model.__call__ = call
+
+
+def check_handed_on(module: torch.nn.Module, rows: int) -> None:
+    """For attention without vectors, of as many rows as the call has vectors for."""
+    if not torch.compiler.is_compiling() and getattr(_call, "keys", None) == rows:
+        raise NotImplementedError(
+            f"flashmask: {type(module).__name__} is not handed the {VECTORS} of the model's call: give them as attention_mask"
+        )
 
 
 # ---- what the layer's own mask adds ----

@@ -32,7 +32,7 @@ from ..mask import Mask
 try:
     from transformers import masking_utils
     from transformers.masking_utils import AttentionMaskInterface
-    from transformers.modeling_utils import AttentionInterface
+    from transformers.modeling_utils import AttentionInterface, PreTrainedModel
     from transformers.utils import generic
 
     from . import _batch_masks as batches
@@ -57,6 +57,7 @@ def register() -> None:
     functions.check()
     not_flash_attention()
     batches.take_masks(masking_utils, NAME)
+    batches.watch_calls(PreTrainedModel, NAME)
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, mask)
 
@@ -171,18 +172,15 @@ def attention_forward(
     for name in REFUSED:
         if kwargs.get(name) is not None and kwargs[name] is not False:
             raise NotImplementedError(f"flashmask: {name} is not offered; use another attn_implementation for this model")
-    rows, columns = query.shape[2], key.shape[2]
-    causal = attention_mask is None and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     vectors, window = batches.brought(module, kwargs, sliding_window)
     documents = position_ids, cu_seq_lens_q, cu_seq_lens_k
     if vectors is not None:
-        check_batch(vectors, documents, query, columns, attention_mask is not None or causal)
-        seen = mask_of(attention_mask, (*documents, vectors), query, columns, (sliding_window, window))
+        seen = batch_mask(attention_mask, (*documents, vectors), query, key.shape[2], causal, (sliding_window, window))
     else:
-        causal = causal and rows > 1
-        if attention_mask is None:
-            check_no_mask(rows, columns, causal, sliding_window)
-        seen = mask_of(attention_mask, documents, query, columns, causal)
+        if attention_mask is not None or causal:
+            batches.check_handed_on(module, query.shape[2])
+        seen = own_mask(attention_mask, documents, query, key.shape[2], causal, sliding_window)
     query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     return attention(query, key, value, seen, softmax_scale=scaling, softcap=softcap or 0.0, sinks=s_aux), None
 
@@ -195,17 +193,32 @@ def check_no_mask(rows: int, columns: int, causal: bool, sliding_window: int | N
         raise NotImplementedError(f"flashmask: sliding_window {sliding_window} for {columns} keys needs a mask")
 
 
-def check_batch(vectors: Tensor, documents: Documents, query: Tensor, columns: int, causal: bool) -> None:
+Documents = tuple[Tensor | None, ...]  # position_ids, cu_seq_lens_q, cu_seq_lens_k; behind them mask_vectors, if a batch has them
+Windows = tuple[int | None, int | None]  # with mask_vectors: that of the layer, and that to cut them to
+Kind = bool | Windows  # bool: causal
+
+
+def own_mask(
+    given: Tensor | None, documents: Documents, query: Tensor, columns: int, causal: bool, sliding_window: int | None
+) -> Mask | DeviceMask | None:
+    """The mask of a call without mask_vectors."""
+    causal = given is None and causal and query.shape[2] > 1
+    if given is None:
+        check_no_mask(query.shape[2], columns, causal, sliding_window)
+    return mask_of(given, documents, query, columns, causal)
+
+
+def batch_mask(
+    given: Tensor | None, documents: Documents, query: Tensor, columns: int, causal: bool, windows: Windows
+) -> Mask | DeviceMask | None:
+    """The mask of a call with mask_vectors."""
     batch, heads, rows, _ = query.shape
-    batches.check_vectors(vectors, batch, heads, rows, columns)
+    batches.check_vectors(documents[3], batch, heads, rows, columns)
     if documents[1] is not None or documents[2] is not None:
         raise ValueError("flashmask: cu_seq_lens beside mask_vectors: give one of them")
-    if not causal:
+    if given is None and not causal:
         raise NotImplementedError("flashmask: mask_vectors in a layer that is not causal")
-
-
-Documents = tuple[Tensor | None, ...]  # position_ids, cu_seq_lens_q, cu_seq_lens_k; behind them mask_vectors, if a batch has them
-Kind = bool | tuple[int | None, int | None]  # causal; with mask_vectors the layer's window, and that to cut them to
+    return mask_of(given, documents, query, columns, windows)
 
 
 def mask_of(given: Tensor | None, documents: Documents, query: Tensor, columns: int, kind: Kind) -> Mask | DeviceMask | None:
