@@ -199,7 +199,11 @@ def test_chunks_are_refused():
 def test_models_that_hand_nothing_on_are_never_wrong(config, cls):
     """Refused, where this transformers does not hand keys on to attention; then the vectors go in as attention_mask."""
     torch.manual_seed(0)
-    model, batch = cls(config(**COMMON, attn_implementation="flashmask")).eval(), BATCHES["preference"]
+    batch = BATCHES["preference"]
+    try:
+        model = cls(config(**COMMON, attn_implementation="flashmask")).eval()
+    except KeyError:
+        pytest.skip("this transformers has a fixed list of attentions for the model")
     expected = separate(batch)(model)
     try:
         found = model(**batch).logits
