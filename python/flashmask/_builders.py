@@ -24,9 +24,16 @@ def extents(rows: int, columns: int | None) -> tuple[int, int]:
     return rows, rows if columns is None else whole(columns, "columns")
 
 
+def question_lengths(record: Any, name: str) -> np.ndarray:
+    """int64 (question length, answer length, ..)."""
+    if isinstance(record, (tuple, list)) and any(isinstance(n, (tuple, list)) or getattr(n, "ndim", 0) for n in record):
+        raise TypeError(f"{name} holds sequences, needs lengths alone: (question, answer, answer, ..)")
+    return int64s(record, name)
+
+
 def question_structs(questions: Sequence[Integers]) -> ctypes.Array[lib.Question]:
     """An array of fm_question from sequences (question length, answer length, ..). It keeps the answers' lengths alive."""
-    records = [int64s(record, f"questions[{k}]") for k, record in enumerate(questions)]
+    records = [question_lengths(record, f"questions[{k}]") for k, record in enumerate(questions)]
     structs = (lib.Question * max(1, len(records)))()
     for k, record in enumerate(records):
         if not len(record):

@@ -27,6 +27,9 @@ from ._structs import (
 
 VERSION = 100  # FM_VERSION of the headers that the structs were written from
 
+# What messages say of C's arguments, and what callers from Python gave.
+PYTHONS_TERMS = {"plan: its mask has": "mask: has", "FM_PACK_SPLIT cuts": 'overlong="split" cuts'}
+
 EXCEPTIONS: dict[int, type[Exception]] = {
     ERROR_ARGUMENT: ValueError,
     ERROR_SHAPE: ValueError,
@@ -79,6 +82,8 @@ dll = _load()
 def error(name: str, status: int) -> Exception:
     """The exception of a failed call, with the library's message. Made in the thread that called."""
     message = dll.fm_error_message().decode()
+    for term, ours in PYTHONS_TERMS.items():
+        message = message.replace(term, ours)
     text = f"{name}: {message or dll.fm_status_name(status).decode()}"
     return EXCEPTIONS.get(status, RuntimeError)(text)
 

@@ -239,5 +239,6 @@ def _bounds(given: Any, count: int, name: str) -> tuple[int, int]:
 
 def checked(mask: Any, name: str) -> Mask:
     if not isinstance(mask, Mask):
-        raise TypeError(f"{name} is a {type(mask).__name__}, needs a flashmask.Mask")
+        hint = "; see Mask.from_dense" if hasattr(mask, "ndim") else ""
+        raise TypeError(f"{name} is a {type(mask).__name__}, needs a flashmask.Mask{hint}")
     return mask

@@ -18,7 +18,7 @@ import numpy as np
 
 from . import _lib
 from ._arrays import Integers, address, fitting, flag, int64s, listed, whole
-from ._builders import question_structs
+from ._builders import question_lengths, question_structs
 from ._conversions import vectors_of
 from .mask import Mask
 
@@ -66,7 +66,7 @@ def pack_questions(questions: Iterable[Integers], capacity: int, policy: str = "
     rejected). Any length may be 0. policy: as for `pack`. ValueError for a question that passes the capacity with its answers,
     for they are not parted.
     """
-    parts = [int64s(record, f"questions[{k}]").tolist() for k, record in enumerate(listed(questions, "questions"))]
+    parts = [question_lengths(record, f"questions[{k}]").tolist() for k, record in enumerate(listed(questions, "questions"))]
     room, rule = whole(capacity, "capacity"), choose("policy", policy, POLICIES)
     made = _lib.create("fm_pack_questions", len(parts), question_structs(parts), room, rule)
     return Packing(made, [sum(record) for record in parts], parts, recipe=(pack_questions, (parts, room, policy)))

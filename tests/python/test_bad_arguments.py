@@ -105,6 +105,23 @@ def test_values_that_an_array_cannot_hold():
     assert PACKING.lay_out([[0.5], [1.5, 2], [1, 2, 3]], dtype=np.float32).sum() == 10
 
 
+def test_messages_name_what_python_callers_gave():
+    q = np.zeros((1, 32, 2, 8), np.float32)
+    for mask, message in (
+        (Mask.causal(31), "^fm_attention_forward: mask: has 31 rows, query has 32$"),
+        (np.ones((32, 32), bool), "^mask is a ndarray, needs a flashmask.Mask; see Mask.from_dense$"),
+        ("causal", "^mask is a str, needs a flashmask.Mask$"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=message):
+            attention(q, q, q, mask)
+    with pytest.raises(ValueError, match=r'lengths\[0\]: is 50, capacity is 16 \(overlong="split" cuts longer documents\)'):
+        pack([50], 16)
+    for make in (Mask.share_question, lambda questions: pack_questions(questions, 16)):
+        for nested in ((3, [2, 2]), [(3, 2)], [3, np.array([2])]):
+            with pytest.raises(TypeError, match=r"questions\[0\] holds sequences.*\(question, answer, answer, \.\.\)"):
+                make([nested])
+
+
 def test_sequences_of_any_kind():
     """Generators too, read once."""
     assert Mask.share_question(q for q in [(1, 2, 3)]) == Mask.share_question([(1, 2, 3)])
