@@ -1,6 +1,7 @@
 """Attention with column-wise masks: exact, on CPUs and NVIDIA GPUs, in memory linear in the length.
 
-Importing this module needs NumPy alone; what needs torch is imported when it is first used.
+Importing this module needs NumPy alone; what needs torch is imported when it is first used. Without torch dir() and `import *` leave
+that out: DeviceMask, the collators for SFT, preferences and KTO with what goes with them, and Paddle's names.
 """
 
 from __future__ import annotations
@@ -73,4 +74,4 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of the mod
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_offered})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

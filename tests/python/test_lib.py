@@ -260,6 +260,19 @@ def test_unknown_names():
     assert "Mask" in dir(flashmask)
 
 
+@pytest.mark.parametrize("torch_is_there", [False, True])
+def test_dir_has_the_public_names_alone(torch_is_there):
+    if torch_is_there:
+        pytest.importorskip("torch")
+    hide = "" if torch_is_there else "import sys; sys.modules['torch'] = None\n"
+    done = run(
+        f"{hide}import flashmask\nprint('SFTCollator' in dir(flashmask))\n"
+        "print({name for name in dir(flashmask) if not name.startswith('__')} == set(flashmask.__all__))\n"
+        "print('__version__' in dir(flashmask))"
+    )
+    assert done.stdout == f"{torch_is_there}\nTrue\nTrue\n", done.stderr
+
+
 def test_calls_by_threads_keep_their_messages():
     from concurrent.futures import ThreadPoolExecutor
 
