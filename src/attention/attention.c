@@ -62,7 +62,8 @@ static fm_status check_plan(const call *c, const fm_window *asked) {
              "plan: was built from another mask than the call's");
     FM_CHECK(fm_window_is_unlimited(asked) || (asked->left == plan->window.left && asked->right == plan->window.right),
              FM_ERROR_ARGUMENT,
-             "plan: was built with window (%lld, %lld), the call asks for (%lld, %lld); causal is right 0, -1 unlimited",
+             "plan: was built with window (%lld, %lld), the call asks for (%lld, %lld); causal is right 0, -1 unlimited; "
+             "set them in fm_plan_options when the plan is made, or leave the call's flags alone",
              window_side(plan->window.left), window_side(plan->window.right), window_side(asked->left),
              window_side(asked->right));
     return FM_OK;

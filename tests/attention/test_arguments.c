@@ -232,7 +232,9 @@ static const spoilt forward_table[] = {
     {mask_heads, FM_ERROR_SHAPE, "mask: has 3 heads, needs 1, key's 2 or query's 4"},
     {plan_of_another_mask, FM_ERROR_ARGUMENT, "plan: was built from another mask"},
     {plan_of_another_shape, FM_ERROR_SHAPE, "plan: its mask has 10 columns, key has 5"},
-    {plan_without_causal, FM_ERROR_ARGUMENT, "plan: was built with window (-1, -1), the call asks for (-1, 0)"},
+    {plan_without_causal, FM_ERROR_ARGUMENT,
+     "plan: was built with window (-1, -1), the call asks for (-1, 0); causal is right 0, -1 unlimited; "
+     "set them in fm_plan_options when the plan is made, or leave the call's flags alone"},
     {plan_with_another_window, FM_ERROR_ARGUMENT, "plan: was built with window (2, 0), the call asks for (-1, 0)"},
     {output_is_query, FM_ERROR_ARGUMENT, "output: shares memory with query"},
     {output_meets_key, FM_ERROR_ARGUMENT, "output: shares memory with key"},
