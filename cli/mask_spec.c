@@ -49,6 +49,45 @@ static const fm_mask_entry *find_entry(const char *name, size_t length) {
     return NULL;
 }
 
+/* How many letters must be put in, taken out or changed to make one word of the other (Levenshtein). b: less than 64 letters. */
+static size_t letters_apart(const char *a, const char *b) {
+    const size_t length = strlen(b);
+    size_t row[64]; /* from the start of a so far to each start of b */
+    for (size_t j = 0; j <= length; j++) {
+        row[j] = j;
+    }
+    for (size_t i = 0; a[i] != '\0'; i++) {
+        size_t changed = row[0]; /* what changing a[i] into b[j - 1] starts from */
+        row[0] = i + 1;
+        for (size_t j = 1; j <= length; j++) {
+            const size_t least = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
+            changed += a[i] != b[j - 1];
+            const size_t next = changed < least ? changed : least;
+            changed = row[j];
+            row[j] = next;
+        }
+    }
+    return row[length];
+}
+
+/* The mask of the nearest name; NULL where a third of the letters or more differ. */
+static const char *nearest_name(const char *name, size_t length) {
+    char plain[64];
+    if (!plain_name(name, length, plain, sizeof plain)) {
+        return NULL;
+    }
+    const char *nearest = NULL;
+    size_t least = (strlen(plain) + 2) / 3;
+    for (int i = 0; i < fm_mask_entry_count; i++) {
+        const size_t apart = letters_apart(fm_mask_entries[i].name, plain);
+        if (apart < least) {
+            least = apart;
+            nearest = fm_mask_entries[i].name;
+        }
+    }
+    return nearest;
+}
+
 /* ---- values -------------------------------------------------------------------------------------------------------- */
 
 static void key_names(const fm_mask_entry *entry, char *out, size_t room) {
@@ -164,7 +203,9 @@ bool fm_mask_spec_build(const char *spec, const fm_mask_context *context, fm_mas
     const size_t length = strcspn(spec, ":");
     const fm_mask_entry *entry = find_entry(spec, length);
     if (entry == NULL) {
-        return fm_cli_fail("--mask: unknown mask '%.*s'; 'flashmask masks' lists them", (int)(length < 60 ? length : 60), spec);
+        const char *nearest = nearest_name(spec, length);
+        return fm_cli_fail("--mask: unknown mask '%.*s'; 'flashmask masks' lists them%s%s", (int)(length < 60 ? length : 60),
+                           spec, nearest != NULL ? "; the nearest is " : "", nearest != NULL ? nearest : "");
     }
     if (spec[length] == '\0') {
         return build_entry(entry, NULL, context, out);

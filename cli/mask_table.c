@@ -308,7 +308,7 @@ const fm_mask_entry fm_mask_entries[] = {
      {{"sink", FM_KEY_NUMBER, true, 0, "S"}, {"window", FM_KEY_NUMBER, true, 0, "W"}},
      build_sink_window},
     {"document_sink_window",
-     "",
+     "documents_sink_window",
      "the same inside each document",
      {DOCUMENTS("N+..."), {"sink", FM_KEY_NUMBER, true, 0, "S"}, {"window", FM_KEY_NUMBER, true, 0, "W"}},
      build_document_sink_window},

@@ -17,6 +17,8 @@ Six tokens each, as in the pictures of masks.h.
     x...../xx..../xxx.../x.xx../x..xx./x...xx
     $ p --mask document_sink_window:lengths=2+4,sink=1,window=1
     x...../xx..../..x.../..xx../..x.x./..x..x
+    $ p --mask documents_sink_window:lengths=2+4,sink=1,window=1
+    x...../xx..../..x.../..xx../..x.x./..x..x
     $ p --mask global_sliding_window:global=1,left=1,right=1 --seq 6
     xxxxxx/xxx.../xxxx../x.xxx./x..xxx/x...xx
     $ p --mask document:lengths=2+4

@@ -49,7 +49,13 @@
 Masks and their keys.
 
     $ flashmask show --mask causl
-    ! flashmask: --mask: unknown mask 'causl'; 'flashmask masks' lists them
+    ! flashmask: --mask: unknown mask 'causl'; 'flashmask masks' lists them; the nearest is causal
+    [2]
+    $ flashmask show --mask Sliding-Windw:window=2
+    ! flashmask: --mask: unknown mask 'Sliding-Windw'; 'flashmask masks' lists them; the nearest is sliding_window
+    [2]
+    $ flashmask show --mask alibi
+    ! flashmask: --mask: unknown mask 'alibi'; 'flashmask masks' lists them
     [2]
     $ flashmask show --mask :lengths=1
     ! flashmask: --mask: unknown mask ''; 'flashmask masks' lists them
