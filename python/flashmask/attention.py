@@ -63,6 +63,7 @@ def attention(
     """softmax(softmax_scale * Q K^T, masked) V, exact, in memory linear in the length.
 
     query [B, Sq, Hq, D], key [B, Sk, Hkv, D], value [B, Sk, Hkv, Dv] with layout "bshd"; [B, Hq, Sq, D] and so on with "bhsd".
+    Tensors [B, H, S, D] without layout="bhsd" and without a mask are attended over heads, silently: no shape tells them apart.
     Any strides, nothing is copied. Hq is a multiple of Hkv. D and Dv: 1 .. 256, on a GPU multiples of 8. dtype: float32, float16,
     bfloat16, on the CPU also float64 (slow, for checks). Under torch.autocast inputs that are not float64 get its dtype.
 
