@@ -151,6 +151,18 @@ def test_flattening_collator():
 # ---- masks that users give ----
 
 
+def test_training_after_evaluation_with_the_same_batch():
+    """What is kept of a mask that inference mode saw first must serve a backward pass."""
+    model, ids = model_of("llama"), tokens(1, 9)
+    where = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 4, 5]])
+    batch = {"input_ids": ids, "attention_mask": Mask.share_question([[4, 3, 2]]).vectors(), "position_ids": where}
+    with torch.inference_mode():
+        expected = model(**batch).logits
+    output = model(**batch, labels=ids)
+    output.loss.backward()
+    torch.testing.assert_close(output.logits.detach(), expected.clone())
+
+
 def test_vectors_as_attention_mask():
     """https://github.com/huggingface/trl/issues/3549 https://github.com/linkedin/Liger-Kernel/issues/476: a prompt with two answers in
     one row equals two rows."""

@@ -234,7 +234,8 @@ def mask_of(given: Tensor | None, documents: Documents, query: Tensor, columns: 
     of = others, states, query.shape[0], query.shape[2], columns, kind, query.device
     known = _made.get(tensors[0])
     if known is None or not same(known[0], of):
-        known = _made[tensors[0]] = of, made(given, documents, query, columns, kind)
+        with torch.inference_mode(False):  # a later backward pass may keep it
+            known = _made[tensors[0]] = of, made(given, documents, query, columns, kind)
     return known[1]
 
 
