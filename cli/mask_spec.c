@@ -72,7 +72,7 @@ static size_t letters_apart(const char *a, const char *b) {
 
 /* The mask of the nearest name; NULL where a third of the letters or more differ. */
 static const char *nearest_name(const char *name, size_t length) {
-    char plain[64];
+    char plain[64] = {0};
     if (!plain_name(name, length, plain, sizeof plain)) {
         return NULL;
     }
