@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _lib as lib
-from ._arrays import whole
+from ._arrays import on_host, whole
 
 if TYPE_CHECKING:
     from .mask import Mask
@@ -44,7 +44,7 @@ def verdict(result: Any, shape: tuple[int, int]) -> np.ndarray:
     """What the predicate said, bool of any shape that broadcasts to `shape`."""
     if hasattr(result, "detach"):
         result = result.detach().cpu()
-    array = np.asarray(result)
+    array = on_host(result, "what the predicate returned")
     if array.dtype != np.bool_:
         raise TypeError(f"the predicate returned {array.dtype}, needs bool")
     try:

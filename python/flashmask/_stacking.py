@@ -56,8 +56,9 @@ def _checked(rows: Any) -> tuple[list[Mapping[str, Any]], int]:
 
 
 def _stack(rows: Sequence[Mapping[str, Any]], name: str, columns: int) -> np.ndarray:
-    """int64 [B, S]."""
-    arrays = [fitting(row[name], f"{name} of row {k}", 1, np.int64) for k, row in enumerate(rows)]
+    """int64 [B, S], int32 of document_ids."""
+    dtype = np.int32 if name == "document_ids" else np.int64
+    arrays = [fitting(row[name], f"{name} of row {k}", 1, dtype) for k, row in enumerate(rows)]
     for array in arrays:
         if len(array) != columns:
             raise ValueError(f"the {name} of a row are {len(array)} numbers, its input_ids {columns}")
@@ -95,7 +96,7 @@ def stack_rows(rows: Sequence[Mapping[str, Any]], *, intervals: int | None = Non
     batch = {
         "input_ids": ids,
         "position_ids": positions,
-        "document_ids": documents.astype(np.int32),
+        "document_ids": documents,
         "labels": shifted,
         "target_rows": counted * columns + predictor,
         "target_tokens": labels[counted, token],

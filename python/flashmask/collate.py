@@ -96,6 +96,8 @@ class _Collator:
         self.pad_token_id = int(integers([whole(pad_token_id, "pad_token_id")], "pad_token_id")[0])  # int32
         self.sequences = None if sequences is None else _from(1, sequences, "sequences")
         windows = mapping({} if windows is None else windows, "windows")
+        if odd := [name for name in windows if not isinstance(name, str)]:
+            raise TypeError(f"windows has the name {odd[0]!r}, needs strings")
         self.windows = {name: _from(0, window, f"window {name!r}") for name, window in windows.items()}
         self.intervals = None if intervals is None else fixed_count(intervals)
         self.pin_memory = flag(pin_memory, "pin_memory")

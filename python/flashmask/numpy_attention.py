@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 
 from . import _lib as lib
-from ._arrays import address, flag, heads_first, real
+from ._arrays import address, flag, heads_first, on_host, real
 from .mask import Mask, checked
 from .plan import window
 
@@ -55,7 +55,7 @@ def tensor(array: np.ndarray) -> lib.Tensor:
 
 def vector(values: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Contiguous f32 of one shape, from an array of floats."""
-    array = np.asarray(values)
+    array = on_host(values, name)
     if array.dtype.kind != "f":
         raise TypeError(f"{name} has dtype {array.dtype}, needs floats")
     if array.shape != shape:

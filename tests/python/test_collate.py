@@ -259,6 +259,8 @@ def test_outputs_that_are_shifted_are_refused():
     (lambda: stack_rows([{**ROW, "labels": ROW["labels"][:-1]}]), ValueError, "labels of a row are 3"),
     (lambda: SFTCollator(4)([{"input_ids": [1, 2], "attention_mask": [1]}]), ValueError, "attention_mask"),
     (lambda: SFTCollator(4, pad_token_id=2**31), ValueError, "pad_token_id"),
+    (lambda: stack_rows([{**ROW, "document_ids": [2**32] * len(ROW["labels"])}]), ValueError, "document_ids of row 0"),
+    (lambda: SFTCollator(4, windows={1: 1, "1": 5}), TypeError, "windows has the name 1, needs strings"),
     (lambda: SFTCollator(4, windows=[3]), TypeError, "windows is a list"),
     (lambda: SFTCollator(4, windows=[]), TypeError, "windows is a list"),
     (lambda: SFTCollator(4, train_on_prompt="no"), TypeError, "train_on_prompt is 'no'"),

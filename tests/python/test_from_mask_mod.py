@@ -128,6 +128,7 @@ def test_wrong_predicates():
         (lambda b, h, q, k: q - k, TypeError, "returned int64, needs bool"),
         (lambda b, h, q, k: 1.0, TypeError, "float64"),
         (lambda b, h, q, k: np.ones(3, bool), ValueError, r"returned shape \[3\]"),
+        (lambda b, h, q, k: np.ma.array(q >= k, mask=True), TypeError, "predicate returned is a masked array"),
         (lambda q, k: q >= k, TypeError, "positional"),
         ("causal", TypeError, "fn is a str"),
         (lambda b, h, q, k: 1 // 0, ZeroDivisionError, "zero"),

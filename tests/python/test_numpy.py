@@ -297,6 +297,8 @@ def test_masked_arrays_are_refused():
         attention(q, q, q)
     with pytest.raises(TypeError, match="masked array"):
         Mask.from_dense(np.ma.array(np.ones((2, 2), bool), mask=[[1, 0], [0, 0]]))
+    with pytest.raises(TypeError, match="sinks is a masked array"):
+        attention(q.filled(), q.filled(), q.filled(), sinks=np.ma.array([0.5], mask=[True]))
 
 
 def test_complex_scales_are_refused():
