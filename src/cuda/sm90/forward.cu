@@ -7,11 +7,11 @@
  *          scout, finds items and their tiles one part ahead (forward_producer.cuh); the others, maskers, find out what a team sees of
  *          its partial steps (forward_masker.cuh). Warpgroups 1 and 2 are the teams: both products and the softmax of their own rows
  *          (forward_consumer.cuh). Blocks are persistent: one a multiprocessor, items from a counter.
- * Barriers mbarriers, full and empty, for each place of the rings of K, V and Q and for the scout's two parts. A place of K is given
- *          back once S is there, of V once O has it. A step's description comes with its K; that it tells the next step too spares
- *          the teams a wait before they know what to do. Named barriers 1 and 2: turns. A team issues its products in its turn only,
- *          so that the other's softmax runs under them; a step that it does not see is a turn that it passes on. Barriers 3 and 4: a
- *          team's own.
+ * Barriers mbarriers, full and empty, for each place of the rings of K, V and Q, for the scout's two parts and for the maskers' jobs
+ *          and words. A place of K is given back once S is there, of V once O has it. A step's description comes with its K; that it
+ *          tells the next step too spares the teams a wait before they know what to do. Named barriers 1 and 2: turns. A team issues
+ *          its products in its turn only, so that the other's softmax runs under them; a step that it does not see is a turn that it
+ *          passes on. Barriers 3 and 4: a team's own.
  * Memory   shared, in boxes of 64 rows (keys) x 64 dims, 128-byte swizzle:  Q  K ring  V ring  forward_tail (5.6 KB, of 64 7.7)
  *            head dim              64      96     128     192     256  192, of V 128
  *            rows x keys      128x128 128x128 128x128  128x64  128x64       128x128
