@@ -96,7 +96,7 @@ typedef struct forward_tail {
     /* Of a team's partial steps, one after another. A job may be written when K's place is: all but STAGES - 1 of those before have
      * their words. */
     forward_job job[TEAMS][STAGES];
-    mask_rows words[TEAMS][STAGES][TEAM_WARPS][32];
+    alignas(8) mask_rows words[TEAMS][STAGES][TEAM_WARPS][32];
 } forward_tail;
 
 /* Shared address of barrier i of an array in the tail; x: a producer or consumer. */
