@@ -9,7 +9,7 @@
 #define FM_CUDA_SM80_BACKWARD_SCORES_CUH
 
 #include "cuda/sm80/backward_tile.cuh"
-#include "cuda/tile/mask_tile.cuh"
+#include "cuda/tile/mask_rows.cuh"
 #include "cuda/tile/softmax.cuh"
 
 /* Terms of this lane's rows of the warp's score tile: row 8 i + lane / 4 each. */
@@ -30,24 +30,55 @@ static __device__ __forceinline__ uint32_t *score_pair(fm_half *tile, int first,
     return reinterpret_cast<uint32_t *>(tile + (first ^ CHUNK * n) + (16 * m + 8 * half) * KEYS);
 }
 
-/* Visible pairs of the warp's score tile, found before the tile itself fills the registers: bit 4 m + 2 half + e of column n. */
-enum { VISIBLE_BITS = 4 * SCORE_M };
-static_assert(SCORE_N * VISIBLE_BITS <= 64, "a bit a pair");
+/* Visible pairs of the warp's score tile, found before the tile itself fills the registers: byte 2 n + e is key 8 n + lane % 4 * 2 + e,
+ * its bit i row 8 i + lane / 4. */
+static_assert(SCORE_N <= 4 && SCORE_M <= 4, "a bit a pair");
 
+/* e: 2 half + key, as in the sums of a product. */
 static __device__ __forceinline__ bool is_visible_pair(uint64_t visible, int m, int n, int e) {
-    const int bit = n * VISIBLE_BITS + 4 * m + e;
+    const int bit = 8 * (2 * n + e % 2) + 2 * m + e / 2;
     return static_cast<uint32_t>(visible >> (bit / 32 * 32)) >> (bit % 32) & 1;
+}
+
+/* Of the lane's rows those in [start, end), counted from the first. */
+static __device__ __forceinline__ uint64_t rows_between(int32_t start, int32_t end) {
+    const uint2 rows = {mask_rows_between(start, end), SCORE_ROWS > 32 ? mask_rows_between(start - 32, end - 32) : 0};
+    return mask_rows_every_eighth(rows, 0);
 }
 
 static __device__ __forceinline__ uint64_t find_visible(const fm_cuda_problem *p, const block_work *work, int32_t row0,
                                                         int32_t key0) {
     const tile_mask mask = tile_mask_at(&p->plan, work->plane, row0, key0);
-    const int lane = lane_here();
+    const int32_t lane = lane_here(), row = row0 + lane / 4, key = key0 + lane % 4 * 2;
     uint64_t visible = 0;
+    if (mask.is_hidden) {
+        return 0;
+    }
 #pragma unroll 1
-    for (int n = 0; n < SCORE_N; n++) {
-        const uint32_t pairs = tile_mask_pairs<2 * SCORE_M>(&mask, row0 + lane / 4, key0 + 8 * n + lane % 4 * 2);
-        visible |= static_cast<uint64_t>(pairs) << (n * VISIBLE_BITS);
+    for (int m = 0; m < mask.intervals; m++) {
+        int4 bounds[SCORE_N]; /* all are asked for at once */
+#pragma unroll
+        for (int n = 0; n < SCORE_N; n++) {
+            bounds[n] = __ldg(reinterpret_cast<const int4 *>(mask.bounds + (int64_t)m * mask.stride + key + 8 * n));
+        }
+#pragma unroll
+        for (int n = 0; n < SCORE_N; n++) {
+            visible |= rows_between(bounds[n].x - row, bounds[n].y - row) << (16 * n) |
+                       rows_between(bounds[n].z - row, bounds[n].w - row) << (16 * n + 8);
+        }
+    }
+    if (mask.bits != NULL) {
+        uint64_t seen = 0;
+#pragma unroll 1
+        for (int i = 0; i < 2 * SCORE_M; i++) {
+            const int32_t word = 2 * ((row + 8 * i) % FM_PLAN_GROUP) + key % FM_PLAN_GROUP / 64;
+            const uint64_t keys = __ldg(reinterpret_cast<const unsigned long long *>(mask.bits) + word) >> (key % 64);
+#pragma unroll
+            for (int k = 0; k < 2 * SCORE_N; k++) {
+                seen |= (keys >> (8 * (k / 2) + k % 2) & 1) << (8 * k + i);
+            }
+        }
+        visible &= seen;
     }
     return visible;
 }

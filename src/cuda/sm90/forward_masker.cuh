@@ -21,12 +21,6 @@ static __device__ __forceinline__ mask_rows turn_words(mask_rows words) {
     return words;
 }
 
-/* Bits 8 n + at of 64 as bit n of a byte. */
-static __device__ __forceinline__ uint32_t every_eighth(uint2 bits, uint32_t at) {
-    const uint32_t low = bits.x >> at & 0x01010101, high = bits.y >> at & 0x01010101;
-    return (low | high << 4) * 0x01020408u >> 24; /* the products of ones do not meet */
-}
-
 /* Row 0 and key 0 of a job's words. */
 typedef struct job_place {
     int32_t row, key, half; /* half: of the step, where the words begin */
@@ -53,8 +47,8 @@ static __device__ __forceinline__ void and_bitmap(const fm_device_plan *plan, co
             const int32_t row = at.row + 16 * w + (int32_t)lane / 4 + i % 2 * 8;
             const int32_t word = 2 * (row % FM_PLAN_GROUP) + (at.key % FM_PLAN_GROUP / FM_PLAN_BLOCK + i / 2) % 2;
             const uint2 bits = __ldg(reinterpret_cast<const uint2 *>(mask.bits) + word);
-            seen.even |= every_eighth(bits, lane % 4 * 2) << (8 * i);
-            seen.odd |= every_eighth(bits, lane % 4 * 2 + 1) << (8 * i);
+            seen.even |= mask_rows_every_eighth(bits, lane % 4 * 2) << (8 * i);
+            seen.odd |= mask_rows_every_eighth(bits, lane % 4 * 2 + 1) << (8 * i);
         }
         words[w][lane].even &= seen.even;
         words[w][lane].odd &= seen.odd;

@@ -18,6 +18,12 @@ static __device__ __forceinline__ uint32_t mask_rows_between(int32_t start, int3
     return bits;
 }
 
+/* Bits 8 n + at of 64 as bit n of a byte. */
+static __device__ __forceinline__ uint32_t mask_rows_every_eighth(uint2 bits, uint32_t at) {
+    const uint32_t low = bits.x >> at & 0x01010101, high = bits.y >> at & 0x01010101;
+    return (low | high << 4) * 0x01020408u >> 24; /* the products of ones do not meet */
+}
+
 /* Turns words of 64 keys, lane r holding row r's, into words of rows. */
 static __device__ __forceinline__ mask_rows mask_rows_transpose(uint64_t keys) {
     mask_rows rows = {0, 0};
