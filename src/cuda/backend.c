@@ -145,9 +145,10 @@ static fm_status forward(const fm_problem *p) {
     return FM_OK;
 }
 
-/* The arrays of backward's workspace, one after another; f32 queries and deterministic calls sum dQ in registers. */
+/* The arrays of backward's workspace, one after another; f32 queries sum dQ in registers, and so do
+ * deterministic calls where the build has no kernel with turns. */
 typedef struct backward_layout {
-    size_t row_terms, grad_query_sum, counter, total; /* counter: where it lies */
+    size_t row_terms, grad_query_sum, counter, total; /* counter: where it lies, and the turns behind it */
 } backward_layout;
 
 static size_t aligned(int64_t floats) {
@@ -160,9 +161,10 @@ static backward_layout layout_of(const fm_backward_problem *bp) {
     /* whole tiles, as the Hopper kernel wants them */
     const int64_t rows = p->batch * p->heads * fm_ceil_divide(p->rows, FM_PLAN_BLOCK) * FM_PLAN_BLOCK;
     backward_layout layout = {.row_terms = aligned(rows)};
-    layout.grad_query_sum = bp->deterministic || p->query.dtype == FM_F32 ? 0 : aligned(rows * p->head_dim);
+    const bool has_turns = may_take_sm90(p) && fm_sm90_has_backward(p->head_dim, p->head_dim_v);
+    layout.grad_query_sum = p->query.dtype == FM_F32 || (bp->deterministic && !has_turns) ? 0 : aligned(rows * p->head_dim);
     layout.counter = 2 * layout.row_terms + layout.grad_query_sum;
-    layout.total = layout.counter + (may_take_sm90(p) ? FM_DEVICE_ALIGNMENT : 0);
+    layout.total = layout.counter + (has_turns ? FM_SM90_COUNTER_BYTES + aligned(rows / FM_PLAN_BLOCK) : 0);
     return layout;
 }
 
@@ -186,6 +188,7 @@ static fm_cuda_backward_problem cuda_backward_problem(const fm_backward_problem 
                                       .grad_key_is_f32 = bp->grad_key.dtype == FM_F32,
                                       .grad_value_is_f32 = bp->grad_value.dtype == FM_F32,
                                       .grad_sinks = bp->grad_sinks,
+                                      .deterministic = bp->deterministic,
                                       .terms_stride = bp->forward.rows,
                                       .lse2 = (float *)workspace,
                                       .delta = (float *)(workspace + layout.row_terms),
@@ -229,11 +232,15 @@ static fm_status launch_backward(const fm_backward_problem *bp) {
     fm_cuda_backward_problem problem = cuda_backward_problem(bp);
     fm_sm90_backward_call call;
     bool takes_sm90 = false;
-    if (bp->grad_key.data == NULL && bp->grad_value.data == NULL) {
-        problem.grad_query_sum = NULL; /* dQ alone is cheaper along rows */
+    const bool wants_key_value = bp->grad_key.data != NULL || bp->grad_value.data != NULL;
+    if (!wants_key_value && (bp->grad_query.data == NULL || !bp->deterministic)) {
+        problem.grad_query_sum = NULL; /* dQ alone is cheaper along rows, but its sums have another order */
     } else if (may_take_sm90(p)) {
         const fm_sm90_place place = {p->query.device.index, (char *)p->workspace + layout_of(bp).counter, p->stream};
         takes_sm90 = fm_sm90_prepare_backward(&problem, p->query.dtype, &place, &call);
+    }
+    if (bp->deterministic && !takes_sm90) {
+        problem.grad_query_sum = NULL; /* by a kernel that walks along rows */
     }
     CUDA_TRY("backward, row terms", fm_cuda_row_terms(&problem, p->query.dtype, p->stream));
     if (p->query.dtype == FM_F32) {

@@ -13,6 +13,7 @@ enum {
     TERM_ROWS = 4, /* a thread of row_terms, so that eight loads of 16 bytes (halves) are under way at once */
     SINK_THREADS = 1024
 };
+static_assert(TERM_ROWS * BLOCK_ROWS == FM_PLAN_BLOCK, "a block of row_terms zeroes the turn of its tile");
 
 static constexpr float LOG2E = 1.44269504f;
 
@@ -115,6 +116,11 @@ static __device__ __forceinline__ void store_row_terms(const fm_cuda_backward_pr
     bp->delta[to] = delta;
 }
 
+/* Where the turn of a row's tile lies. */
+static __device__ __forceinline__ int64_t turn_at(const fm_cuda_backward_problem *bp, int64_t head, int32_t row) {
+    return head * (bp->terms_stride / FM_PLAN_BLOCK) + row / FM_PLAN_BLOCK;
+}
+
 /* Four rows, 16 apart, by 16 lanes. */
 template <int DTYPE, bool IN_CHUNKS>
 static __global__ void __launch_bounds__(THREADS) row_terms_kernel(const __grid_constant__ fm_cuda_backward_problem bp) {
@@ -151,9 +157,18 @@ static __global__ void __launch_bounds__(THREADS) row_terms_kernel(const __grid_
             store_row_terms(&bp, (int64_t)block.batch * p->heads + block.head, row, dot[i]);
         }
     }
+    if (bp.turns != NULL && threadIdx.x == 0) {
+        bp.turns[turn_at(&bp, (int64_t)block.batch * p->heads + block.head, block.row0)] = 0;
+    }
     if (bp.counter != NULL && blockIdx.x == 0 && threadIdx.x == 0) {
         *bp.counter = 0;
     }
+}
+
+/* A sum that the first in turn wrote may be -0 or subnormal, where one that additions made is neither. */
+static __device__ __forceinline__ float scaled(float sum, float scale) {
+    asm("add.ftz.f32 %0, %0, 0f00000000;" : "+f"(sum));
+    return sum * scale;
 }
 
 /* From the sum to the tensor, times scale. Threads: four rows, then chunks, then rows again, so that a
@@ -164,17 +179,22 @@ static __global__ void __launch_bounds__(THREADS) finish_kernel(const __grid_con
     const fm_cuda_tensor *to = &bp.grad_query;
     const row_block block = find_row_block(p, p->rows, BLOCK_ROWS);
     const int32_t chunks = p->head_dim / CHUNK;
-    const float *sum =
-        bp.grad_query_sum + ((int64_t)block.batch * p->heads + block.head) * bp.sum_head + block.row0 / BLOCK_ROWS * bp.sum_slab;
+    const int64_t head = (int64_t)block.batch * p->heads + block.head;
+    const float *sum = bp.grad_query_sum + head * bp.sum_head + block.row0 / BLOCK_ROWS * bp.sum_slab;
+    const bool is_summed = bp.turns == NULL || bp.turns[turn_at(&bp, head, block.row0)] != 0; /* else nobody wrote */
     for (int32_t i = (int32_t)threadIdx.x; i < BLOCK_ROWS * chunks; i += THREADS) {
         const int32_t chunk = i / 4 % chunks, row = block.row0 + i % 4 + i / (4 * chunks) * 4;
         if (row >= p->rows) {
             continue;
         }
         const float4 *from = reinterpret_cast<const float4 *>(sum + chunk * bp.sum_chunk + (row - block.row0) * CHUNK);
-        const float4 low = from[0], high = from[1];
-        const float x[CHUNK] = {p->scale * low.x,  p->scale * low.y,  p->scale * low.z,  p->scale * low.w,
-                                p->scale * high.x, p->scale * high.y, p->scale * high.z, p->scale * high.w};
+        float4 low = {0.0f, 0.0f, 0.0f, 0.0f}, high = low;
+        if (is_summed) {
+            low = from[0], high = from[1];
+        }
+        const float x[CHUNK] = {scaled(low.x, p->scale),  scaled(low.y, p->scale),  scaled(low.z, p->scale),
+                                scaled(low.w, p->scale),  scaled(high.x, p->scale), scaled(high.y, p->scale),
+                                scaled(high.z, p->scale), scaled(high.w, p->scale)};
         store_chunk<DTYPE>(x, to, block.batch * to->stride[0] + row * to->stride[1] + block.head * to->stride[2], chunk * CHUNK);
     }
 }
@@ -232,7 +252,7 @@ extern "C" int fm_cuda_row_terms(const fm_cuda_backward_problem *problem, fm_dty
     const fm_cuda_problem *p = &problem->forward;
     const void *kernel =
         row_terms_of(dtype == FM_F32 || p->output_is_f32 ? FM_F32 : dtype, p->output.in_chunks && problem->grad_output.in_chunks);
-    if (problem->grad_query_sum != NULL) {
+    if (problem->grad_query_sum != NULL && problem->turns == NULL) {
         const size_t elements = (size_t)p->batch * (size_t)p->heads * (size_t)problem->sum_head;
         const cudaError_t status =
             cudaMemsetAsync(problem->grad_query_sum, 0, elements * sizeof(float), static_cast<cudaStream_t>(stream));

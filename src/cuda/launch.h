@@ -43,12 +43,17 @@ typedef struct fm_cuda_backward_problem {
     int64_t terms_stride; /* rows of a head: Sq, or more, then as if empty */
     float *lse2;          /* [B, Hq, terms_stride] log2e * log(exp(lse) + exp(sink)); +inf for an empty row, so that P is 0 */
     float *delta;         /* [B, Hq, terms_stride] dO . O - grad_lse exp(lse_total - lse) */
-    /* Sum of dQ, f32, zeroed by row_terms. Element (head b * Hq + h, row, dim) lies at h * sum_head + row / 16 * sum_slab + dim / 8 *
-     * sum_chunk + row % 16 * 8 + dim % 8, so that what a warp adds at once lies in a row of memory. NULL where the backward kernel makes
-     * no dQ: not wanted, wanted alone, deterministic, f32 */
+    /* Sum of dQ, f32, zeroed by row_terms unless there are turns. Element (head b * Hq + h, row, dim) lies at h * sum_head +
+     * row / 16 * sum_slab + dim / 8 * sum_chunk + row % 16 * 8 + dim % 8, so that what a warp adds at once lies in a row of memory.
+     * NULL where the backward kernel makes no dQ: f32, not wanted, wanted alone (unless deterministic with turns), or deterministic
+     * without turns. */
     float *grad_query_sum;
     int64_t sum_head, sum_slab, sum_chunk;
-    uint32_t *counter; /* of the Hopper kernel's items, zeroed by row_terms */
+    /* Of the Hopper kernel, zeroed by row_terms. counter counts its items; turns, [B, Hq, tiles of 64 rows], groups of keys that have
+     * added their dQ: if deterministic all, one after another, else the first, which writes what others add to. NULL: other kernels, or
+     * key heads of several query heads and not deterministic. */
+    uint32_t *counter, *turns;
+    bool deterministic;
 } fm_cuda_backward_problem;
 
 /* plan.cu: fills every array of a plan from vectors, from the uploaded bounds of a host mask, or from nothing. The causal flag and

@@ -6,6 +6,7 @@
 #include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/setmaxnreg.cuh"
 #include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/turn.cuh"
 #include "cuda/ptx/wgmma.cuh"
 
 enum { BOX = FM_SM90_BOX, BOX_BYTES = BOX * BOX * 2, TEAM = 128, MOST_BOXES = 5, SHARED_BYTES = MOST_BOXES * BOX_BYTES + 1024 };
@@ -189,6 +190,33 @@ static __global__ void __launch_bounds__(3 * TEAM, 1) move_registers(int *out) {
     }
 }
 
+/* sum = 2 sum + block: what comes out tells the order. The first block writes that, others add what is missing.
+ * What is read lies in L2, where the copies before are complete; another load would want an acquire. */
+static __global__ void take_turns(uint32_t *counter, float *sum) {
+    __shared__ alignas(128) float staged[256];
+    const int lane = (int)threadIdx.x;
+    const uint32_t turn = gridDim.x - 1 - blockIdx.x;
+    if (lane == 0) {
+        ptx_turn_wait(counter, turn);
+    }
+    __syncwarp();
+    for (int i = lane; i < 256; i += 32) {
+        staged[i] = __ldcg(sum + i) * (turn == 0 ? 2.0f : 1.0f) + (float)blockIdx.x;
+    }
+    ptx_fence_proxy_async();
+    __syncwarp();
+    if (lane == 0) {
+        if (turn == 0) {
+            ptx_bulk_store(sum, ptx_shared_address(staged), sizeof staged);
+        } else {
+            ptx_bulk_add_f32(sum, ptx_shared_address(staged), sizeof staged);
+        }
+        ptx_bulk_commit();
+        ptx_bulk_wait<0>();
+        ptx_turn_pass(counter);
+    }
+}
+
 static int launch(const void *kernel, void **arguments) {
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
     if (error == cudaSuccess) {
@@ -226,6 +254,12 @@ extern "C" int hopper_multiply_registers(const fm_sm90_maps *maps, int columns, 
 extern "C" int hopper_multiply_transposed(const fm_sm90_maps *maps, int columns, int dim0, float *out) {
     void *arguments[] = {const_cast<fm_sm90_maps *>(maps), &dim0, &out};
     return launch(columns == 32 ? (const void *)multiply_transposed<16> : (const void *)multiply_transposed<32>, arguments);
+}
+
+extern "C" int hopper_take_turns(int blocks, uint32_t *counter, float *sum) {
+    take_turns<<<(unsigned)blocks, 32>>>(counter, sum);
+    const cudaError_t error = cudaGetLastError();
+    return error != cudaSuccess ? error : cudaDeviceSynchronize();
 }
 
 extern "C" int hopper_store_and_add(const uint16_t *in, uint16_t *out, const float *words, float *sum) {

@@ -18,6 +18,8 @@ int hopper_multiply_registers(const fm_sm90_maps *maps, int columns, const uint1
 int hopper_multiply_transposed(const fm_sm90_maps *maps, int columns, int dim0, float *out);
 /* out[16][16]: in[16][16] transposed; sum[256] += 4 words[256]. */
 int hopper_store_and_add(const uint16_t *in, uint16_t *out, const float *words, float *sum);
+/* `blocks` blocks take turns from the last to the first: sum[256] = 2 sum + block, by the copy engine. counter: 0. */
+int hopper_take_turns(int blocks, uint32_t *counter, float *sum);
 /* out[256]: 1 of each thread that took registers from 128 others. */
 int hopper_move_registers(int *out);
 

@@ -201,6 +201,29 @@ static void registers_move_between_warpgroups(void **state) {
     device_memory_free(&out);
 }
 
+/* Exact in f32: 20 doublings. */
+static void blocks_add_in_turn(void **state) {
+    (void)state;
+    enum { BLOCKS = 20 };
+    const uint32_t zero = 0;
+    static float sum[256];
+    for (int i = 0; i < 256; i++) {
+        sum[i] = (float)i;
+    }
+    device_memory counter = device_memory_make(&zero, sizeof zero, 0), sums = device_memory_make(sum, sizeof sum, 0);
+    CUDA((cudaError_t)hopper_take_turns(BLOCKS, counter.data, sums.data));
+    device_memory_read(&sums, sum);
+    for (int i = 0; i < 256; i++) {
+        float expected = (float)i;
+        for (int block = BLOCKS - 1; block >= 0; block--) {
+            expected = 2 * expected + (float)block;
+        }
+        assert_true(sum[i] == expected);
+    }
+    device_memory_free(&counter);
+    device_memory_free(&sums);
+}
+
 int main(void) {
     device_require();
     if (!fm_sm90_runs_on(0)) {
@@ -215,6 +238,7 @@ int main(void) {
         cmocka_unit_test(products_with_a_transposed_second_operand),
         cmocka_unit_test(matrices_are_stored_transposed_and_bulk_additions_add),
         cmocka_unit_test(registers_move_between_warpgroups),
+        cmocka_unit_test(blocks_add_in_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

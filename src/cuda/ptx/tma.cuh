@@ -35,10 +35,15 @@ static __device__ __forceinline__ void ptx_bulk_add_f32(float *global, uint32_t 
                  "r"(bytes)
                  : "memory");
 }
+/* Likewise, in the place of what is there. */
+static __device__ __forceinline__ void ptx_bulk_store(void *global, uint32_t shared, int bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared), "r"(bytes) : "memory");
+}
 static __device__ __forceinline__ void ptx_bulk_commit(void) { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int N> static __device__ __forceinline__ void ptx_bulk_wait_read(void) {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 }
+/* Also empties L1 (CCTL.IVALL). */
 template <int N> static __device__ __forceinline__ void ptx_bulk_wait(void) {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory");
 }

@@ -7,8 +7,8 @@
 typedef int (*kernel)(const fm_sm90_backward_call *call);
 
 /* NULL: none in this build, or head dims that fill the bucket at most by half, which are left to the kernels for every GPU. */
-static kernel find_kernel(const fm_cuda_problem *p, fm_dtype dtype) {
-    const int32_t needed = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
+static kernel find_kernel(int64_t head_dim, int64_t head_dim_v, fm_dtype dtype) {
+    const int64_t needed = head_dim > head_dim_v ? head_dim : head_dim_v;
     (void)needed;
 #define FIND(dim)                                                                           \
     if (needed > (dim) / 2 && needed <= (dim)) {                                            \
@@ -20,10 +20,13 @@ static kernel find_kernel(const fm_cuda_problem *p, fm_dtype dtype) {
     return NULL;
 }
 
+bool fm_sm90_has_backward(int64_t head_dim, int64_t head_dim_v) { return find_kernel(head_dim, head_dim_v, FM_BF16) != NULL; }
+
 bool fm_sm90_prepare_backward(fm_cuda_backward_problem *problem, fm_dtype dtype, const fm_sm90_place *place,
                               fm_sm90_backward_call *call) {
     const fm_cuda_problem *p = &problem->forward;
-    *call = (fm_sm90_backward_call){.problem = problem, .kernel = find_kernel(p, dtype), .stream = place->stream};
+    *call = (fm_sm90_backward_call){
+        .problem = problem, .kernel = find_kernel(p->head_dim, p->head_dim_v, dtype), .stream = place->stream};
     if (call->kernel == NULL || !fm_sm90_runs_on(place->device) || p->output_is_f32 ||
         !fm_sm90_make_backward_maps(problem, dtype, &call->maps)) {
         return false;
@@ -37,6 +40,9 @@ bool fm_sm90_prepare_backward(fm_cuda_backward_problem *problem, fm_dtype dtype,
     problem->sum_slab = (int64_t)FM_CUDA_ROW_BLOCK * p->head_dim;
     problem->sum_chunk = (int64_t)FM_CUDA_ROW_BLOCK * 8;
     problem->counter = place->workspace;
+    if (problem->deterministic || p->heads == p->heads_kv) {
+        problem->turns = (uint32_t *)((char *)place->workspace + FM_SM90_COUNTER_BYTES);
+    }
     return true;
 }
 

@@ -6,20 +6,23 @@
  *          so that P^T and dS^T are operands of dV and dK where they lie, in registers, and a thread sees two keys, whose mask costs it
  *          two looks at the intervals a step.
  * Roles    Two teams (warpgroups) of consumers: team w has line w of the keys in S, dP, dV and dK, and half of the dims of dQ, over the
- *          keys of both. One warp sends: it takes items from a counter, walks their tiles and starts all copies.
+ *          keys of both. One warp sends: it takes items from a counter, walks their tiles and starts all copies. Three more take dQ of one
+ *          step after another to its sum (backward_adder.cuh).
  * Barriers In shared memory (backward_shared.cuh): query_full, grad_output_full, stage_empty of three stages; key_full, key_empty of an
- *          item; grad_score_full (dS of both lines is there), grad_score_empty (team 0 has used it). Named: the teams' turns, a team.
+ *          item; grad_score_full (dS of both lines is there), grad_score_empty (team 0 has used it); for adders note_full, staged_full,
+ *          staged_empty. Named: the teams' turns, a team.
  * Memory   D = 128: K and V 64 KB, three stages of Q and dO 96 KB, two dS 32 KB, dQ on its way out 32 KB, 1.5 KB of row terms.
  *          Registers of a consumer: dK, dV 2 x 64, S and dP (then dQ) 2 x 32, P and dS as halves 2 x 16, of 240; of a sender 24.
  * Time     A team's products run under the other's exponentials; the turn passes when dP has been started:
  *            team 0 | dV1 dQ0 dK1 S2 dP2 | exp, dS of 2       | dV2 dQ1 dK2 S3 dP3 | exp, dS of 3       |
  *            team 1 | exp, dS of 1       | dV1 dQ1 dK1 S2 dP2 | exp, dS of 2       | dV2 dQ2 dK2 S3 dP3 |
  *          Team 0 is half a step ahead, so its dQ lags a step: it needs dS of both lines, which exist by then. dQ goes through shared
- *          memory to its f32 sum by bulk additions; finish_grad_query makes rows of it.
+ *          memory to its f32 sum by bulk copies and additions; finish_grad_query makes rows of it.
  * Masks    Full tiles run no mask code. In others a thread turns the intervals of its keys into 64 bits a key, while S is computed, and
  *          hidden P become 0 after the exponential. Hidden pairs add exact zeros, so no_skip gives the same dK and dV. */
 #include "cuda/launch_kernel.cuh"
 #include "cuda/ptx/setmaxnreg.cuh"
+#include "cuda/sm90/backward_adder.cuh"
 #include "cuda/sm90/backward_producer.cuh"
 #include "cuda/sm90/backward_team.cuh"
 
@@ -63,6 +66,9 @@ static __device__ __forceinline__ void next_step(consumer *x, float (&dK)[SUMS],
     x->steps++;
     wait(&s->query_full[x->stage], x->parity); /* mostly they have come; asked here, the answer costs S and dP nothing */
     wait(&s->grad_output_full[x->stage], x->parity);
+    if (SUMS_QUERY && last->has_query) {
+        wait_staged_free<TEAM>(x, step);
+    }
     ptx_wgmma_wait<SUMS_QUERY ? 1 : 0>(); /* dV and dQ; without dQ, ptxas 13.0 lacks registers for dK in flight (C7512) */
     ptx_wgmma_ready(dV);
     if (SUMS_QUERY) {
@@ -78,8 +84,6 @@ static __device__ __forceinline__ void next_step(consumer *x, float (&dK)[SUMS],
     ptx_wgmma_wait<2>(); /* dK */
     ptx_wgmma_ready(dK);
     arrive(&s->stage_empty[stage]);
-    last->tile = LEADS ? last->next_tile : s->step[x->stage].sum_tile;
-    last->next_tile = s->step[x->stage].sum_tile;
     differentiate<TEAM, SUMS_QUERY, CAPPED>(x, what, visible, S, dP, last);
 }
 
@@ -88,15 +92,14 @@ template <int TEAM, bool SUMS_QUERY, bool CAPPED>
 static __device__ __forceinline__ void run_item(consumer *x, int32_t left, float (&dK)[SUMS], float (&dV)[SUMS]) {
     constexpr bool LEADS = TEAM == 0; /* half a step ahead, dQ one step later */
     backward_shared *s = x->s;
-    const uint32_t tile = s->step[x->stage].sum_tile;
-    last_step last = {.tile = tile, .next_tile = tile, .has_query = !LEADS}; /* team 0's first dQ is of no step */
+    last_step last = {.has_query = !LEADS}; /* team 0's first dQ is of no step */
     wait(&s->key_full, x->loads);
     first_step<TEAM, SUMS_QUERY, CAPPED>(x, &last);
 #pragma unroll 1
     while (--left > 0) {
         next_step<TEAM, SUMS_QUERY, CAPPED>(x, dK, dV, &last);
     }
-    const uint32_t stage = x->stage, buffer = x->steps % 2;
+    const uint32_t stage = x->stage, buffer = x->steps % 2, step = LEADS ? x->steps - 1 : x->steps;
     float dQ[QUERY_SUMS];
     if (SUMS_QUERY && !LEADS) {
         wait(&s->grad_score_full[buffer], x->steps / 2);
@@ -106,19 +109,23 @@ static __device__ __forceinline__ void run_item(consumer *x, int32_t left, float
     ptx_wgmma_fence();
     multiply_rows(dV, last.weights, rows_descriptor(s->grad_output[stage]));
     if (SUMS_QUERY) {
-        start_grad_query<TEAM>(x, dQ, LEADS ? x->steps - 1 : x->steps);
+        start_grad_query<TEAM>(x, dQ, step);
     }
     multiply_rows(dK, last.grads, rows_descriptor(s->query[stage]));
     ptx_wgmma_commit();
     if (SUMS_QUERY) {
+        if (last.has_query) {
+            wait_staged_free<TEAM>(x, step);
+        }
         ptx_wgmma_wait<1>();
         ptx_wgmma_ready(dQ);
-        pass_grad_query<TEAM>(x, dQ, x->steps - 1, &last);
+        pass_grad_query<TEAM>(x, dQ, step, &last);
     }
     if (SUMS_QUERY && LEADS) {
         wait(&s->grad_score_full[buffer], x->steps / 2);
         ptx_wgmma_fence();
         start_grad_query<TEAM>(x, dQ, x->steps);
+        wait_staged_free<TEAM>(x, x->steps);
     }
     ptx_wgmma_wait<0>();
     ptx_wgmma_ready(dV);
@@ -127,7 +134,7 @@ static __device__ __forceinline__ void run_item(consumer *x, int32_t left, float
     if (SUMS_QUERY && LEADS) {
         ptx_wgmma_ready(dQ);
         arrive(&s->grad_score_empty[buffer]);
-        send_grad_query<TEAM>(x, dQ, last.next_tile);
+        send_grad_query<TEAM>(x, dQ, x->steps);
     }
     next_stage(x);
     x->steps++;
@@ -161,19 +168,14 @@ static __device__ __forceinline__ void consume(const fm_cuda_backward_problem *b
             arrive(&s->stage_empty[x.stage]);
             next_stage(&x);
         }
-        if (SUMS_QUERY) { /* the last dQ has left the staging area */
-            if (thread_again() % 32 == 0) {
-                ptx_bulk_wait_read<0>();
-            }
+        if (SUMS_QUERY && stores_by_elements(bp)) { /* by way of the staging area, which the last dQ has left then */
+            wait(&s->staged_empty[TEAM], x.steps - 1);
             __syncwarp();
         }
         store_sums<TEAM>(&x, &bp->grad_value, bp->grad_value_is_f32, p->head_dim_v, reinterpret_cast<float(&)[1][D / 8][4]>(dV),
                          1.0f);
         store_sums<TEAM>(&x, &bp->grad_key, bp->grad_key_is_f32, p->head_dim, reinterpret_cast<float(&)[1][D / 8][4]>(dK),
                          p->scale);
-    }
-    if (SUMS_QUERY && thread_again() % 32 == 0) {
-        ptx_bulk_wait<0>();
     }
     if (TEAM == 0) {
         take_turn<TEAM>(); /* the turn that nobody took */
@@ -200,16 +202,27 @@ static __global__ void __launch_bounds__(THREADS, 1)
         for (int i = 0; i < 2; i++) {
             ptx_mbarrier_init(ptx_shared_address(&s->grad_score_full[i]), CONSUMER_WARPS);
             ptx_mbarrier_init(ptx_shared_address(&s->grad_score_empty[i]), CONSUMER_WARPS / TEAMS);
+            for (int phase = 0; phase < STAGED_PHASES; phase++) {
+                ptx_mbarrier_init(ptx_shared_address(&s->staged_full[i][phase]), CONSUMER_WARPS / TEAMS);
+            }
+            ptx_mbarrier_init(ptx_shared_address(&s->staged_empty[i]), 1);
         }
+        for (int i = 0; i < NOTES; i++) {
+            ptx_mbarrier_init(ptx_shared_address(&s->note_full[i]), 1);
+        }
+        s->sending.notes = 0;
         ptx_mbarrier_fence_init();
     }
     ptx_bar_block();
     if (team == TEAMS) {
         ptx_registers_give<PRODUCER_REGISTERS>();
-        if (threadIdx.x / 32 == CONSUMERS / 32) {
+        const uint32_t warp = uniform(threadIdx.x / 32) - CONSUMERS / 32;
+        if (warp == 0) {
             producer x = {&bp, &maps, s, 0, 0, 0, false};
             const fm_cuda_problem *p = &bp.forward;
             produce(&x, (uint32_t)(p->batch * p->heads_kv * p->plan.column_lines.groups), bp.counter);
+        } else if (SUMS_QUERY) {
+            add_steps(&bp, s, warp - 1);
         }
     } else {
         ptx_registers_take<CONSUMER_REGISTERS>();

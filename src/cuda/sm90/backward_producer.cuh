@@ -31,6 +31,13 @@ static __device__ __forceinline__ void put_item(producer *x, backward_item item)
     __syncwarp();
 }
 
+/* For the adders. One lane. */
+static __device__ __forceinline__ void send_note(const producer *x, backward_note note) {
+    const uint32_t n = x->s->sending.notes++;
+    x->s->note[n % NOTES] = note;
+    ptx_mbarrier_arrive(ptx_shared_address(&x->s->note_full[n % NOTES]));
+}
+
 /* Rows past the last have lse2 +inf and delta 0: row_terms fills them up to whole steps. */
 static __device__ __forceinline__ void send_terms(const producer *x, uint32_t stage, uint32_t sum_tile) {
     const int64_t at = (int64_t)sum_tile * ROWS;
@@ -77,7 +84,8 @@ static __device__ __forceinline__ void send_step(producer *x, uint32_t what) {
                    grad_full = ptx_shared_address(&s->grad_output_full[stage]);
     ptx_mbarrier_wait(ptx_shared_address(&s->stage_empty[stage]), (x->uses / STAGES & 1) ^ 1);
     if (threadIdx.x % 32 == 0) {
-        s->step[stage] = backward_step{what, sending->first_tile + (uint32_t)tile, sending->plane};
+        s->step[stage] = backward_step{what, sending->plane};
+        send_note(x, backward_note{sending->first_tile + (uint32_t)tile, tile, sending->plane, item_of(x)->group});
         ptx_mbarrier_arrive_expect(query_full, ROWS_BYTES + 2 * TERMS_BYTES);
         send_rows(ptx_shared_address(s->query[stage]), &x->maps->forward.query, query_full, tile * ROWS, sending->head, batch);
         send_terms(x, stage, sending->first_tile + (uint32_t)tile);
@@ -116,7 +124,9 @@ static __device__ __forceinline__ void send_head(producer *x, int32_t head) {
     const bool has_second = 2 * item->group + 1 < lines->lines;
     if (threadIdx.x % 32 == 0) {
         const uint32_t index = (uint32_t)(item->batch * p->heads + head);
-        x->s->sending = backward_sending{head, (int32_t)plane, index * (uint32_t)lines->tiles};
+        x->s->sending.head = head;
+        x->s->sending.plane = (int32_t)plane;
+        x->s->sending.first_tile = index * (uint32_t)lines->tiles;
     }
     __syncwarp();
     fm_interval range = {0, lines->tiles};
@@ -139,11 +149,27 @@ static __device__ __forceinline__ void send_head(producer *x, int32_t head) {
     }
 }
 
+/* Key heads whose items are taken side by side: so many that what they read and add to still fits L2, for dQ of each tile is added by
+ * one item after another. Rows in use of a head are those that a group of keys sees, three quarters of the groups not more than
+ * `count` tiles, and groups under way. */
+static __device__ __forceinline__ int32_t count_heads_together(const fm_cuda_backward_problem *bp) {
+    constexpr float L2_BYTES = 32 << 20;
+    enum { GROUPS_UNDER_WAY = 16 };
+    const fm_cuda_problem *p = &bp->forward;
+    const fm_tile_lines *lines = &p->plan.column_lines;
+    const int32_t count = p->no_skip ? lines->tiles : lines->count[lines->order[lines->groups / 4]];
+    const int32_t rows = min(count + GROUPS_UNDER_WAY, lines->tiles) * FM_PLAN_BLOCK;
+    const int32_t row_bytes = p->heads / p->heads_kv * (2 * p->head_dim + 2 * p->head_dim_v + 4 * p->head_dim); /* Q, dO, sum */
+    return max(1, (int32_t)fminf((float)p->heads_kv, __fdividef(L2_BYTES, (float)rows * (float)row_bytes)));
+}
+
 /* The group of keys that comes next, and its steps over all query heads, each of which may have a mask of its own. */
-static __device__ __forceinline__ backward_item item_at(const fm_cuda_problem *p, uint32_t i) {
+static __device__ __forceinline__ backward_item item_at(const producer *x, uint32_t i) {
+    const fm_cuda_problem *p = &x->bp->forward;
     const fm_tile_lines *lines = &p->plan.column_lines;
     const int32_t heads = p->heads / p->heads_kv;
-    const work_item work = work_at(&p->plan, lines, p->heads_kv, heads, 1, i);
+    work_item work = work_at(&p->plan, lines, p->heads_kv, heads, x->s->sending.heads_together, i);
+    work.group = lines->groups - 1 - work.place; /* the last keys first, not the longest: backward_adder.cuh */
     backward_item item = {work.batch, work.head, work.group, p->no_skip ? lines->tiles * heads : 0};
 #pragma unroll 1
     for (int32_t h = 0; h < heads && !p->no_skip; h++) {
@@ -153,29 +179,39 @@ static __device__ __forceinline__ backward_item item_at(const fm_cuda_problem *p
     return item;
 }
 
-/* Heads one after another: dQ's sums, Q and dO of the heads in flight must stay in L2. */
+static __device__ __forceinline__ uint32_t take_number(uint32_t *counter) {
+    const uint32_t number = threadIdx.x % 32 == 0 ? atomicAdd(counter, 1u) : 0;
+    return __shfl_sync(0xffffffffu, number, 0);
+}
+
+/* All numbers come from the counter: of an item that others wait for it is certain then that a block runs it. */
 static __device__ __forceinline__ void produce(producer *x, uint32_t items, uint32_t *counter) {
-    const fm_cuda_problem *p = &x->bp->forward;
-    const int32_t heads = p->heads / p->heads_kv;
-    uint32_t i = blockIdx.x;
+    uint32_t i = take_number(counter);
+    if (threadIdx.x % 32 == 0) {
+        x->s->sending.heads_together = count_heads_together(x->bp);
+    }
+    __syncwarp();
 #pragma unroll 1
     while (i < items) {
-        put_item(x, item_at(p, i));
-        i = threadIdx.x % 32 == 0 ? gridDim.x + atomicAdd(counter, 1u) : 0;
-        i = __shfl_sync(0xffffffffu, i, 0);
+        put_item(x, item_at(x, i));
         x->is_first = true;
         if (item_of(x)->steps == 0) {
             send_nothing(x);
         } else {
+            const int32_t heads = x->bp->forward.heads / x->bp->forward.heads_kv;
 #pragma unroll 1
             for (int32_t h = 0; h < heads; h++) {
                 send_head(x, item_of(x)->head * heads + h);
             }
         }
         x->items++;
+        i = take_number(counter); /* not before, for others wait for the item's additions */
     }
     put_item(x, backward_item{0, 0, 0, ITEM_END});
     send_nothing(x);
+    for (int adder = 0; adder < ADDERS && threadIdx.x % 32 == 0; adder++) {
+        send_note(x, backward_note{0, 0, 0, -1});
+    }
 }
 
 #endif

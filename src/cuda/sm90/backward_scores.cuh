@@ -168,13 +168,9 @@ static __device__ __forceinline__ void store_grad_scores(uint32_t address, const
     __syncwarp();
 }
 
-/* Adds a warp's 16 rows x QUERY_DIMS of dQ to the sum, through its own staging: [8 dims][16 rows][8], as the sum has them. */
-static __device__ __forceinline__ void add_grad_query(float *to, int bytes, float *staged, const float (&dQ)[QUERY_SUMS]) {
+/* A warp's 16 rows x QUERY_DIMS of dQ as the sum has them: [8 dims][16 rows][8]. */
+static __device__ __forceinline__ void stage_grad_query(float *staged, const float (&dQ)[QUERY_SUMS]) {
     const int lane = (int)(thread_again() % 32);
-    if (lane == 0) {
-        ptx_bulk_wait_read<0>();
-    }
-    __syncwarp();
 #pragma unroll
     for (int j = 0; j < QUERY_SUMS / 4; j++) {
         float2 *at = reinterpret_cast<float2 *>(staged + 128 * j + 2 * lane);
@@ -183,10 +179,6 @@ static __device__ __forceinline__ void add_grad_query(float *to, int bytes, floa
     }
     ptx_fence_proxy_async();
     __syncwarp();
-    if (lane == 0 && bytes > 0) {
-        ptx_bulk_add_f32(to, ptx_shared_address(staged), bytes);
-        ptx_bulk_commit();
-    }
 }
 
 #endif

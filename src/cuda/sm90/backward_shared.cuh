@@ -1,4 +1,4 @@
-/* Shared memory of the backward kernel of sm_90a, its barriers, and what the producer tells the consumers. */
+/* Shared memory of the backward kernel of sm_90a, its barriers, and what the producer tells consumers and adders. */
 #ifndef FM_CUDA_SM90_BACKWARD_SHARED_CUH
 #define FM_CUDA_SM90_BACKWARD_SHARED_CUH
 
@@ -23,16 +23,21 @@ enum {
     GRAD_SCORE_BYTES = TEAMS * BOX_BYTES,    /* dS: [line][64 rows][64 keys] */
     TERMS_BYTES = ROWS * (int)sizeof(float), /* of lse2 or delta */
     QUERY_DIMS = D == 64 ? 32 : 64,          /* of dQ that team 0 makes; team 1 makes the others */
-    STAGED_FLOATS = 16 * QUERY_DIMS          /* a warp's part of dQ on its way out */
+    STAGED_FLOATS = 16 * QUERY_DIMS,         /* a warp's part of dQ on its way out */
+    ADDERS = 3,                              /* warps */
+    STAGED_PHASES = 4,                       /* at least as many as adders wait for at a time */
+    NOTES = 16                               /* for the adders, of steps that were sent */
 };
 static_assert((int)BOX == (int)FM_PLAN_BLOCK && TEAMS * BOX == KEYS, "a box is a line, or a step's rows");
+/* Before a note all but the last STAGES + 1 steps have been added, but the ADDERS last notes follow each other. What a note replaces must be
+ * older than the step before of the same adder, whose lanes have met since they read it. */
+static_assert(NOTES >= STAGES + 1 + ADDERS + ADDERS, "a note could be lost");
 static_assert(D <= 128, "dK and dV of 64 keys lie in a warpgroup's registers");
 
 /* A step as the producer sends it. */
 typedef struct backward_step {
-    uint32_t what;     /* tile and classes as in tile/step_list.cuh */
-    uint32_t sum_tile; /* (batch * heads + query head) * tiles of rows + tile */
-    int32_t plane;     /* of the mask */
+    uint32_t what; /* tile and classes as in tile/step_list.cuh */
+    int32_t plane; /* of the mask */
 } backward_step;
 
 typedef struct backward_item {
@@ -41,13 +46,22 @@ typedef struct backward_item {
 } backward_item;
 enum { ITEM_END = -1, ITEM_PLACES = 8 /* more than STAGES + 2: one is stored, STAGES may have been sent, one is found */ };
 
-/* The producer's own notes: the query head in work. */
+/* The producer's own notes: the query head in work, and how much it sent. */
 typedef struct backward_sending {
     int32_t head, plane;
     uint32_t first_tile; /* of the sum */
+    uint32_t notes;
+    int32_t heads_together; /* key heads whose items are taken side by side */
 } backward_sending;
 
-/* `full`: one arrival and the bytes; `empty`: one arrival of each consumer warp. Use n of a stage is in phase n / STAGES, of dS in n / 2. */
+/* A step as adders hear of it. group: of the item's keys; -1: there are no more steps. */
+typedef struct backward_note {
+    uint32_t sum_tile; /* (batch * heads + query head) * tiles of rows + tile */
+    int32_t tile, plane, group;
+} backward_note;
+
+/* `full`: one arrival and the bytes; `empty`: one arrival of each consumer warp. Use n of a stage is in phase n / STAGES, of dS in n / 2,
+ * of a note in n / NOTES. */
 typedef struct backward_shared {
     alignas(1024) uint8_t key[KEYS_BYTES];
     uint8_t value[KEYS_BYTES];
@@ -59,13 +73,18 @@ typedef struct backward_shared {
     float delta[STAGES][ROWS];
     backward_step step[STAGES];
     backward_item item[ITEM_PLACES]; /* in turn */
-    backward_sending sending;
     uint64_t key_full, key_empty;
     uint64_t query_full[STAGES], grad_output_full[STAGES], stage_empty[STAGES];
     uint64_t grad_score_full[2];  /* both lines of dS are there: 8 warps */
     uint64_t grad_score_empty[2]; /* team 0 has made dQ from it: 4 warps */
+    backward_sending sending;
+    /* To the adders. Use n of each is of step n. */
+    backward_note note[NOTES];
+    uint64_t note_full[NOTES];                  /* one arrival */
+    uint64_t staged_full[TEAMS][STAGED_PHASES]; /* of each warp of the team */
+    uint64_t staged_empty[TEAMS];               /* of an adder */
 } backward_shared;
 static_assert(sizeof(backward_shared) <= 232448, "shared memory of a block on sm_90");
-static_assert(D != 128 || sizeof(backward_shared) == 231424, "docs/kernels.md says so");
+static_assert(D != 128 || sizeof(backward_shared) == 232448, "docs/kernels.md says so");
 
 #endif

@@ -109,10 +109,9 @@ template <int TEAM> static __device__ __forceinline__ visible_rows find_visible_
     return visible;
 }
 
-/* What a step leaves to the next: operands of dV and dK, and where its dQ goes (team 0: that of the step before, and after it its own). */
+/* What a step leaves to the next: operands of dV and dK. */
 typedef struct last_step {
     uint32_t weights[PAIRS], grads[PAIRS];
-    uint32_t tile, next_tile;
     bool has_query; /* team 0: there is a step before */
 } last_step;
 
@@ -182,15 +181,16 @@ static __device__ __forceinline__ void start_grad_query(const consumer *x, float
     ptx_wgmma_commit();
 }
 
-/* tile: of the sum. */
+/* Until the staging area may take dQ of step `step`. Asked ahead of the wait for dQ, the answer costs nothing. */
+template <int TEAM> static __device__ __forceinline__ void wait_staged_free(const consumer *x, uint32_t step) {
+    wait(&x->s->staged_empty[TEAM], step + 1);
+}
+
+/* dQ of step `step` to an adder, through the warp's staging, which is free. */
 template <int TEAM>
-static __device__ __forceinline__ void send_grad_query(const consumer *x, const float (&dQ)[QUERY_SUMS], uint32_t tile) {
-    const int chunks = x->bp->forward.head_dim / CHUNK, warp = (int)(thread_again() % 128 / 32);
-    const int mine = min(max(chunks - TEAM * (QUERY_DIMS / CHUNK), 0), QUERY_DIMS / CHUNK);
-    float *to =
-        x->bp->grad_query_sum + (((int64_t)tile * (ROWS / FM_CUDA_ROW_BLOCK) + warp) * chunks + TEAM * (QUERY_DIMS / CHUNK)) *
-                                    (FM_CUDA_ROW_BLOCK * CHUNK);
-    add_grad_query(to, mine * FM_CUDA_ROW_BLOCK * CHUNK * (int)sizeof(float), x->s->staged[TEAM][warp], dQ);
+static __device__ __forceinline__ void send_grad_query(const consumer *x, const float (&dQ)[QUERY_SUMS], uint32_t step) {
+    stage_grad_query(x->s->staged[TEAM][thread_again() % 128 / 32], dQ);
+    arrive(&x->s->staged_full[TEAM][step % STAGED_PHASES]);
 }
 
 /* dQ of step `step`, if it is of one: dS has been used, and the sum gets it. */
@@ -201,8 +201,16 @@ static __device__ __forceinline__ void pass_grad_query(const consumer *x, const 
         if (TEAM == 0) {
             arrive(&x->s->grad_score_empty[step % 2]);
         }
-        send_grad_query<TEAM>(x, dQ, last->tile);
+        send_grad_query<TEAM>(x, dQ, step);
     }
+}
+
+/* Whether dK or dV goes out through the staging area. */
+static __device__ __forceinline__ bool goes_by_elements(const fm_cuda_tensor *tensor, bool is_f32) {
+    return tensor->data != NULL && (is_f32 || !tensor->in_chunks);
+}
+static __device__ __forceinline__ bool stores_by_elements(const fm_cuda_backward_problem *bp) {
+    return goes_by_elements(&bp->grad_key, bp->grad_key_is_f32) || goes_by_elements(&bp->grad_value, bp->grad_value_is_f32);
 }
 
 /* One gradient of a line's keys from the warp's 16. */
@@ -221,7 +229,7 @@ static __device__ __forceinline__ void store_sums(const consumer *x, const fm_cu
                                  x->bp->forward.columns,
                                  dim,
                                  is_f32};
-    if (tensor->in_chunks && !is_f32) {
+    if (!goes_by_elements(tensor, is_f32)) {
         store_chunks<1, D / 8>(&target, sums, factors);
     } else {
 #pragma unroll

@@ -57,8 +57,12 @@ bool fm_sm90_make_backward_maps(const fm_cuda_backward_problem *problem, fm_dtyp
 /* forward.c: whether code for sm_90a runs on a device. */
 bool fm_sm90_runs_on(int32_t device);
 
-/* backward.c. The first tells whether the device, the build and the tensors allow the Hopper kernel, and if so lays out *problem's
- * workspace as it wants it and fills *call, which keeps `problem`; place->workspace: 4 bytes. The second launches, behind row_terms. */
+/* backward.c. Whether the build has a kernel for these head dims. */
+bool fm_sm90_has_backward(int64_t head_dim, int64_t head_dim_v);
+/* The first tells whether the device, the build and the tensors allow the Hopper kernel, and if so lays out *problem's
+ * workspace as it wants it and fills *call, which keeps `problem`; place->workspace: FM_SM90_COUNTER_BYTES, and 4 bytes for each tile of
+ * 64 rows of each query head. The second launches, behind row_terms. */
+enum { FM_SM90_COUNTER_BYTES = 256 };
 bool fm_sm90_prepare_backward(fm_cuda_backward_problem *problem, fm_dtype dtype, const fm_sm90_place *place,
                               fm_sm90_backward_call *call);
 int fm_sm90_backward(const fm_sm90_backward_call *call);

@@ -8,6 +8,7 @@
 typedef struct work_item {
     int32_t batch, head; /* head: of `heads` */
     int32_t group;       /* of the lines */
+    int32_t place;       /* of the group in the order of its head's */
     int64_t plane;       /* of the mask */
 } work_item;
 
@@ -30,7 +31,8 @@ static __device__ __forceinline__ work_item work_at(const fm_device_plan *plan, 
     rest -= (uint32_t)first * groups;
     item.head = first + (int32_t)(rest % count);
     item.plane = mask_plane(plan, item.batch, item.head * heads_per_item, heads * heads_per_item);
-    item.group = lines->order[item.plane * lines->groups + rest / count];
+    item.place = (int32_t)(rest / count);
+    item.group = lines->order[item.plane * lines->groups + item.place];
     return item;
 }
 
