@@ -95,19 +95,20 @@ def mask_tensor(mask: Any, query: Tensor, flags: masks.Flags) -> tuple[Tensor | 
         raise TypeError(f"mask is a {type(mask).__name__}, needs a flashmask.Mask or flashmask.DeviceMask{hint}")
     v = mask.vectors
     if not torch.compiler.is_compiling():
-        torch_vmap.check_vectors(v)
+        v = torch_vmap.unwrapped(v)
     if v.device != query.device:
         raise RuntimeError(f"mask is on {v.device}, query is on {query.device}: pass mask.to(query.device)")
     if not query.is_cuda:
         return v, [mask.rows, mask.format, int(mask.causal)]
-    return plan_of_vectors(mask, flags), masks.vectors_form(v, mask.rows, mask.format, mask.causal)
+    arguments = v, mask.rows, mask.format, mask.causal
+    return plan_of_vectors(*arguments, flags), masks.vectors_form(*arguments)
 
 
 # ---- plans on a GPU ----
 # A plan is kept for each stream that used it: calls on a stream run after its own build, and its memory goes back to that
 # stream. The backward pass keeps the plan that the forward pass took. Plans of vectors belong to the tensor that holds them, so
 # that layers may wrap it in a DeviceMask each; those of a Mask to the Mask. What is kept is made outside inference mode, whose
-# tensors a later backward pass cannot keep.
+# tensors a later backward pass cannot keep, and outside the transforms of torch.func, whose tensors have no memory and end with them.
 
 _vector_plans = WeakTensorKeyDictionary()  # tensor -> {(stream, what the plan was made with): (version of the tensor, plan)}
 
@@ -122,23 +123,24 @@ def plan_of_mask(mask: Mask, device: torch.device, flags: masks.Flags) -> Tensor
         # Whoever captures has waited for earlier work, and a host mask never changes: any stream's plan will do.
         plan = next((p for where, p in list(plans.items()) if where[0] == device and where[2] == flags), None)
     if plan is None:
-        with torch.inference_mode(False):
+        with torch.inference_mode(False), torch._C._DisableFuncTorch():
             plan = plans[place] = masks.plan_from_mask(mask, device, flags)
     return plan
 
 
-def plan_of_vectors(mask: DeviceMask, flags: masks.Flags) -> Tensor:
-    v = mask.vectors
-    arguments = v, mask.rows, mask.format, mask.causal, *flags
+def plan_of_vectors(v: Tensor, rows: int, form: int, causal: bool, flags: masks.Flags) -> Tensor:
+    """Of what torch_vmap.unwrapped gives."""
+    arguments = v, rows, form, causal, *flags
     if torch.compiler.is_compiling():
         return torch_ops.ops.plan_from_vectors(*arguments)
     if torch.cuda.is_current_stream_capturing() or v.is_inference():
         # A replay must read the vectors again; changes of inference tensors are not counted.
-        return torch_ops.ops.plan_from_vectors(*arguments)
+        with torch._C._DisableFuncTorch():
+            return torch_ops.ops.plan_from_vectors(*arguments)
     plans = _vector_plans.setdefault(v, {})
     place = masks.stream_of(v.device), arguments[1:]
     known = plans.get(place)
     if known is None or known[0] != v._version:
-        with torch.inference_mode(False):
+        with torch.inference_mode(False), torch._C._DisableFuncTorch():
             known = plans[place] = v._version, torch_ops.ops.plan_from_vectors(*arguments)
     return known[1]

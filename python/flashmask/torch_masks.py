@@ -70,7 +70,8 @@ def hold(mask: Mask) -> torch.Tensor:
     """A token whose memory keeps the mask alive, whoever keeps the tensor or a view of it."""
     number: Any = ctypes.c_int64(int(mask._token))
     number.mask = mask
-    return torch.frombuffer(number, dtype=torch.int64)[0]
+    with torch._C._DisableFuncTorch():  # else of a transform of torch.func, and ended with it
+        return torch.frombuffer(number, dtype=torch.int64)[0]
 
 
 def host_plan(mask: Mask, flags: Flags) -> Plan:

@@ -30,10 +30,17 @@ def unfold(tensors: Sequence[Tensor], size: int) -> tuple[tuple[Tensor, ...], tu
     return parted, tuple(0 if t.dim() > 1 else None for t in tensors)
 
 
-def check_vectors(vectors: Tensor) -> None:
-    """Before a plan is made of them, which would be mapped too."""
-    if torch._C._functorch.is_batchedtensor(vectors):
-        raise NotImplementedError(MAPPED.format("mask"))
+def unwrapped(vectors: Tensor) -> Tensor:
+    """vectors, which have no gradients, without what torch.func's transforms have put around them; refused where they are mapped,
+    as their plan would be."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(vectors):
+        if functorch.is_batchedtensor(vectors):
+            raise NotImplementedError(MAPPED.format("mask"))
+        if torch._is_functional_tensor(vectors):
+            torch._sync(vectors)  # changes through its views
+        vectors = functorch.get_unwrapped(vectors)
+    return vectors
 
 
 def check(mask: Tensor | None, form: Sequence[int], dims: Dims) -> None:

@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+from torch.func import functionalize, grad, vmap
 from torch_cases import document_ends, startend
 
 from flashmask import DeviceMask, Mask, torch_attention
@@ -18,14 +19,16 @@ class Gpu:
     def __init__(self):
         self.stream, self.capturing, self.built = 1, False, 0
 
-    def build(self, *_):
+    def build(self, owner, *_):
         self.built += 1
-        return torch.empty(1)
+        plan = torch.empty(1)
+        assert plan.data_ptr() and (not isinstance(owner, torch.Tensor) or owner.data_ptr())  # as the library's are taken
+        return plan
 
-    def upload(self, *_):
+    def upload(self, mask, *_):
         if self.capturing:
             raise RuntimeError("captured")
-        return self.build()
+        return self.build(mask)
 
 
 @pytest.fixture
@@ -39,7 +42,8 @@ def gpu(monkeypatch):
 
 
 def of_vectors(mask, flags=FLAGS):
-    return torch_attention.plan_of_vectors(mask, flags)
+    v = torch_attention.torch_vmap.unwrapped(mask.vectors)
+    return torch_attention.plan_of_vectors(v, mask.rows, mask.format, mask.causal, flags)
 
 
 def of_mask(mask, flags=FLAGS, device=DEVICE):
@@ -113,6 +117,62 @@ def test_plans_of_an_evaluation_serve_training(gpu):
     with torch.inference_mode():
         in_evaluation = of_vectors(vectors)
     assert of_vectors(vectors) is in_evaluation and not in_evaluation.is_inference()
+
+
+def test_plans_of_transforms_outlive_them(gpu):
+    """torch.func wraps what is made inside: no memory is found there, and the wrappers end with the transform."""
+    wrapped, x = torch._C._functorch.is_functorch_wrapped_tensor, torch.ones(2, 3)
+    for transform in (grad, lambda f: vmap(grad(f)), lambda f: grad(lambda x: vmap(f)(x).sum()), functionalize):
+        plans = []
+
+        def loss(x, plans=plans):
+            inside = startend(document_ends([3, 4]))
+            plans.extend(get(owner) for get, owner in owners for _ in range(2))
+            plans.extend((of_vectors(inside), of_vectors(inside)))
+            inside.vectors.add_(0)
+            plans.append(of_vectors(inside))
+            plans.append(torch_attention.masks.hold(mask))
+            gpu.capturing = True
+            plans.append(of_vectors(vectors))
+            gpu.capturing = False
+            return x.sum()
+
+        vectors, mask = startend(document_ends([3, 4])), Mask.documents([3, 4], causal=True)
+        owners = (of_vectors, vectors), (of_mask, mask)
+        transform(loss)(x[0] if transform is grad else x)
+        assert not any(map(wrapped, plans)) and all(plan.data_ptr() for plan in plans)
+        assert plans[0] is plans[1] is of_vectors(vectors) and plans[2] is plans[3] is of_mask(mask)
+        assert plans[4] is plans[5] is not plans[6]
+
+
+@pytest.mark.parametrize("transform", [functionalize, lambda f: grad(lambda v, x: f(v, x), argnums=1)])
+def test_changes_inside_transforms_are_seen(gpu, transform):
+    seen = []
+
+    def loss(v, x):
+        mask = DeviceMask.from_startend_row_indices(v, causal=True)
+        for _ in range(2):
+            v[..., 2:, :].add_(1)  # through a view
+            seen.append((of_vectors(mask), torch_attention.torch_vmap.unwrapped(v).tolist()))
+        return x.sum()
+
+    v = startend([3, 3, 7]).vectors
+    transform(loss)(v, torch.ones(2))
+    assert seen[0][0] is not seen[1][0] and [ends for _, ends in seen] == [[[[[3], [3], [8]]]], [[[[3], [3], [9]]]]]
+
+
+@pytest.mark.parametrize("transform", [vmap, lambda f: vmap(grad(f)), lambda f: vmap(grad(lambda *x: grad(f)(*x).sum()))])
+def test_mapped_vectors_have_no_plan(gpu, transform):
+    """However many transforms have wrapped them."""
+
+    def loss(x, v):
+        of_vectors(DeviceMask.from_startend_row_indices(v, causal=True))
+        return x.sum()
+
+    v = startend(document_ends([3, 4])).vectors.expand(2, 1, 1, 7, 1)
+    with pytest.raises(NotImplementedError, match="vmap over mask"):
+        transform(loss)(torch.ones(2, 3), v)
+    assert gpu.built == 0
 
 
 def test_captures(gpu):
