@@ -37,7 +37,7 @@ def least(run, device, rounds=9, calls=100):
 def by_ctypes(q, k, v, mask):
     """The call without torch's dispatcher and autograd, into given memory."""
     vectors, form = torch_attention.mask_tensor(mask, q, FLAGS)
-    inputs = torch_calls.Inputs(*(t.detach() for t in (q, k, v)), None, vectors, form, torch_calls.Settings(*FLAGS, None, 0.0))
+    inputs = *(t.detach() for t in (q, k, v)), None, vectors, form, (*FLAGS, None, 0.0)
     output, lse = torch_ops.results(*inputs[:3], False)
     return lambda: torch_calls.forward(inputs, output, lse)
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from .device_mask import DeviceMask
     from .mask import Mask
 
+UNLIMITED = -1, -1
+
 Array = TypeVar("Array", np.ndarray, "torch.Tensor")
 
 
@@ -55,7 +57,7 @@ def attention(
     softmax_scale: float | None = None,
     softcap: float = 0.0,
     sinks: Any = None,
-    window_size: tuple[int, int] = (-1, -1),
+    window_size: tuple[int, int] = UNLIMITED,
     deterministic: bool = False,
     return_lse: bool = False,
     layout: str = "bshd",
@@ -86,7 +88,10 @@ def attention(
     Errors: ValueError (shapes, sizes, values), TypeError (dtypes, kinds of argument), NotImplementedError (not in this build),
     MemoryError (limits), RuntimeError (devices, CUDA).
     """
-    deterministic, return_lse = flag(deterministic, "deterministic"), flag(return_lse, "return_lse")
+    if deterministic is not False:
+        deterministic = flag(deterministic, "deterministic")
+    if return_lse is not False:
+        return_lse = flag(return_lse, "return_lse")
     if isinstance(query, np.ndarray):
         from . import numpy_attention
 
@@ -99,9 +104,11 @@ def attention(
         raise TypeError(
             f"query is a {type(query).__name__}, needs a NumPy array, or a tensor of torch, which is not here"
         ) from None
-    flags = checked_flags(causal, window_size)
-    options = softmax_scale, softcap, sinks, deterministic, return_lse, heads_first(layout)
-    return torch_attention.attention(query, key, value, mask, flags, *options)
+    flags = (causal, -1, -1) if window_size is UNLIMITED and type(causal) is bool else checked_flags(causal, window_size)
+    transposed = heads_first(layout)
+    return torch_attention.attention(
+        query, key, value, mask, flags, softmax_scale, softcap, sinks, deterministic, return_lse, transposed
+    )
 
 
 def checked_flags(causal: Any, window_size: Any) -> tuple[bool, int, int]:

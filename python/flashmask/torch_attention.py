@@ -22,30 +22,40 @@ def attention(
     softcap: float, sinks: Tensor | None, deterministic: bool, return_lse: bool, heads_first: bool,
 ) -> Any:  # fmt: skip
     """See flashmask.attention. flags: causal, window left, window right."""
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} is a {type(tensor).__name__}, needs a torch tensor as the others, or all NumPy arrays")
-        if tensor.dim() != 4:
-            raise ValueError(f"{name}: has {tensor.dim()} dimensions, needs 4: {LAYOUTS[heads_first]}")
-    if query.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(query.device.type):  # others, as meta, may have none
+    for tensor in (query, key, value):
+        if not isinstance(tensor, Tensor) or tensor.dim() != 4:
+            refuse(query, key, value, LAYOUTS[heads_first])
+    device = "cuda" if query.is_cuda else "cpu" if query.is_cpu else None  # others, as meta, may have no autocast
+    if device is not None and torch.is_autocast_enabled(device):
         query, key, value = cast(query, key, value)
-    scale, softcap = number(scale, "softmax_scale"), number(softcap, "softcap")
+    if scale is not None:
+        scale = number(scale, "softmax_scale")
+    if type(softcap) is not float:
+        softcap = number(softcap, "softcap")
     if heads_first:
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     if sinks is not None:
         sinks = logits(sinks)
     vectors, form = mask_tensor(mask, query, flags)
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-    output, lse = torch_ops.apply(query, key, value, sinks, vectors, form, *flags, scale, softcap, deterministic, False)
+    inputs = query, key, value, sinks, vectors
+    output, lse = torch_ops.apply(inputs, (form, *flags, scale, softcap, deterministic, False))
     if heads_first:
         output = output.transpose(1, 2)
     return (output, lse) if return_lse else output
 
 
+def refuse(query: Any, key: Any, value: Any, layout: str) -> None:
+    """Says which is no tensor of 4 dimensions."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__}, needs a torch tensor as the others, or all NumPy arrays")
+        if tensor.dim() != 4:
+            raise ValueError(f"{name}: has {tensor.dim()} dimensions, needs 4: {layout}")
+
+
 def number(value: Any, name: str) -> Any:
     """As the operators take it, which check its range. Graphs take what torch.compile knows of it."""
-    if type(value) is float or (value is None and name == "softmax_scale"):
-        return value
     if torch.compiler.is_compiling() and not isinstance(value, Tensor):
         return value
     return real(value, name)
@@ -82,19 +92,20 @@ def mask_tensor(mask: Any, query: Tensor, flags: masks.Flags) -> tuple[Tensor | 
     """What the operators take of a mask: a tensor and its form. See torch_masks."""
     if mask is None:
         return None, []
-    if isinstance(mask, (Mask, DeviceMask)) and not torch.compiler.is_compiling():
-        check_rows(mask.shape[2] if isinstance(mask, Mask) else mask.rows, query)
+    compiling = torch.compiler.is_compiling()
     if isinstance(mask, Mask):
-        if query.is_cuda:
-            return plan_of_mask(mask, query.device, flags), list(mask._form)
-        if torch.compiler.is_compiling():
+        if compiling:
+            if query.is_cuda:
+                return plan_of_mask(mask, query.device, flags), list(mask._form)
             return torch_ops.ops.hold(token_of(mask)), []
-        return masks.hold(mask), []
+        check_rows((mask.__dict__.get("_form") or mask.shape)[2], query)  # the shape says where it was never built
+        return (plan_of_mask(mask, query.device, flags), mask._form) if query.is_cuda else (masks.hold(mask), [])
     if not isinstance(mask, DeviceMask):
         hint = "; see Mask.from_dense and DeviceMask.from_startend_row_indices" if isinstance(mask, Tensor) else ""
         raise TypeError(f"mask is a {type(mask).__name__}, needs a flashmask.Mask or flashmask.DeviceMask{hint}")
     v = mask.vectors
-    if not torch.compiler.is_compiling():
+    if not compiling:
+        check_rows(mask.rows, query)
         v = torch_vmap.unwrapped(v)
     if v.device != query.device:
         raise RuntimeError(f"mask is on {v.device}, query is on {query.device}: pass mask.to(query.device)")

@@ -7,82 +7,76 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import Any, NamedTuple, Sequence, TypeVar
+from typing import Any, Sequence, TypeVar
 
 import torch
 
 from . import _lib as lib
 from .numpy_attention import scale_of, softcap_of
-from .torch_masks import describe, device_plan, host_mask, host_plan, stream_of, struct_of
+from .torch_masks import DevicePlan, Flags, describe, device_plan, host_mask, host_plan, stream_of, struct_of
 
 
-class Settings(NamedTuple):
-    """What of a call is not a tensor."""
+# What of a call is not a tensor: causal, window left and right (-1: unlimited), scale (None: 1 / sqrt(D)), softcap (0: off).
+Settings = tuple[bool, int, int, float | None, float]
 
-    causal: bool
-    window_left: int  # -1: unlimited
-    window_right: int
-    scale: float | None  # None: 1 / sqrt(D)
-    softcap: float  # 0: off
-
-
-class Inputs(NamedTuple):
-    query: torch.Tensor  # [B, Sq, Hq, D], any strides, as the next two
-    key: torch.Tensor  # [B, Sk, Hkv, D]
-    value: torch.Tensor  # [B, Sk, Hkv, Dv]
-    sinks: torch.Tensor | None  # float32 [Hq]
-    mask: torch.Tensor | None  # see torch_masks
-    form: Sequence[int]
-    settings: Settings
+# query [B, Sq, Hq, D], key [B, Sk, Hkv, D], value [B, Sk, Hkv, Dv], all of any strides, sinks float32 [Hq], mask and form: see
+# torch_masks. Plain tuples, which are made sooner than those with names.
+Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None, Sequence[int], Settings]
 
 
 class Forward:
     """A fm_attention_forward_args for tensors of one layout, and its parts by name."""
 
     def __init__(self, x: Inputs, output: torch.Tensor) -> None:
+        query, key, value, sinks, _, _, (causal, left, right, scale, softcap) = x
         self.args = a = lib.ForwardArgs(
-            query=struct_of("query", x.query),
-            key=struct_of("key", x.key),
-            value=struct_of("value", x.value),
+            query=struct_of("query", query),
+            key=struct_of("key", key),
+            value=struct_of("value", value),
             output=struct_of("output", output),
-            causal=x.settings.causal,
-            window_left=x.settings.window_left,
-            window_right=x.settings.window_right,
-            softmax_scale=scale_of(x.settings.scale),
-            softcap=softcap_of(x.settings.softcap),
-            backend=lib.BACKEND_REFERENCE if x.query.dtype == torch.float64 and x.query.is_cpu else lib.BACKEND_AUTO,
+            causal=causal,
+            window_left=left,
+            window_right=right,
+            softmax_scale=scale_of(scale),
+            softcap=softcap_of(softcap),
+            backend=lib.BACKEND_REFERENCE if query.dtype == torch.float64 and query.is_cpu else lib.BACKEND_AUTO,
         )
-        if x.sinks is not None:
-            check_vector("sinks", x.sinks, x.query, (x.query.shape[2],))
+        if sinks is not None:
+            check_vector("sinks", sinks, query, (query.shape[2],))
         self.query, self.key, self.value, self.output = a.query, a.key, a.value, a.output
         self.pointer = ctypes.pointer(a)
-        self.on_gpu = x.query.is_cuda
+        self.on_gpu = query.is_cuda
         self.workspace_bytes: int | None = None
+        self.given_back = False
+        self.place: tuple | None = None
 
     def fill(self, x: Inputs, output: torch.Tensor, lse: torch.Tensor | None) -> object:
         """Writes the addresses. What it returns must live as long as the call."""
         a = self.args
-        self.query.data, self.key.data, self.value.data = x.query.data_ptr(), x.key.data_ptr(), x.value.data_ptr()
+        query, key, value, sinks, mask, form, settings = x
+        self.query.data, self.key.data, self.value.data = query.data_ptr(), key.data_ptr(), value.data_ptr()
         self.output.data = output.data_ptr()
         a.lse = None if lse is None else lse.data_ptr()
-        a.sinks = None if x.sinks is None else x.sinks.data_ptr()
-        if x.sinks is not None and not a.sinks and x.sinks.numel():  # NULL would mean that there are none
-            raise ValueError("sinks: their memory was freed")
-        a.mask = a.plan = None
+        if sinks is not None:  # which the key of the layout says too, as of mask
+            a.sinks = sinks.data_ptr()
+            if not a.sinks and sinks.numel():  # NULL would mean that there are none
+                raise ValueError("sinks: their memory was freed")
         if self.on_gpu:
-            a.stream = stream_of(x.query.device)
+            a.stream = stream_of(query.device)
         else:
             a.num_threads = lib.num_threads() or torch.get_num_threads()
-        if x.mask is None:
+        if mask is None:
             return None
-        flags = x.settings[:3]
-        if self.on_gpu:
-            on_gpu = device_plan(x.mask, x.form, flags)
-            a.plan = on_gpu.handle
-            return on_gpu
-        plan = host_plan(host_mask(x.mask, x.form), flags)
-        a.plan = plan.handle  # it keeps the mask alive
+        plan = self.plan_at(mask, form, settings[:3]) if self.on_gpu else host_plan(host_mask(mask, form), settings[:3])
+        a.plan = plan.handle  # on the host it keeps the mask alive
         return plan
+
+    def plan_at(self, mask: torch.Tensor, form: Sequence[int], flags: Flags) -> DevicePlan:
+        """That of the call before while it is at the same place. flags: of the layout, always the same."""
+        place = mask.data_ptr(), mask.numel(), mask.dtype, mask.device, tuple(form)
+        if place != self.place:
+            self.plan, self.place = device_plan(mask, form, flags), place
+        return self.plan
 
 
 class Backward:
@@ -93,15 +87,16 @@ class Backward:
         self.args = a = lib.BackwardArgs(
             forward=self.forward.pointer,
             grad_output=struct_of("grad_output", grad_output),
-            grad_query=struct_of("grad_query", x.query, contiguous=True),
-            grad_key=struct_of("grad_key", x.key, contiguous=True),
-            grad_value=struct_of("grad_value", x.value, contiguous=True),
+            grad_query=struct_of("grad_query", x[0], contiguous=True),
+            grad_key=struct_of("grad_key", x[1], contiguous=True),
+            grad_value=struct_of("grad_value", x[2], contiguous=True),
             deterministic=deterministic,
         )
         self.grad_output = a.grad_output
         self.grads = a.grad_query, a.grad_key, a.grad_value
         self.pointer = ctypes.pointer(a)
         self.workspace_bytes: int | None = None
+        self.given_back = False
 
 
 def check_vector(name: str, tensor: torch.Tensor, query: torch.Tensor, shape: tuple[int, ...]) -> None:
@@ -128,22 +123,28 @@ class Calls(threading.local):
         self.known: dict[tuple, Any] = {}
 
     def take(self, key: tuple, kind: type[Call], *arguments: Any) -> Call:
-        """The kind(*arguments) that was given back with the key; without one, one is made."""
-        call = self.known.pop(key, None)
-        return kind(*arguments) if call is None else call
-
-    def give(self, key: tuple, call: Any) -> None:
-        if len(self.known) >= self.MOST:
-            self.known.clear()
-        self.known[key] = call
+        """The kind(*arguments) of the key; one is made unless there is one that is given_back."""
+        call = self.known.get(key)
+        if call is None or not call.given_back:
+            if len(self.known) >= self.MOST:
+                self.known.clear()
+            call = self.known[key] = kind(*arguments)
+        call.given_back = False
+        return call
 
 
 _calls = Calls()
 
 
-def layout(x: Inputs) -> tuple:
-    sinks = None if x.sinks is None else describe(x.sinks)
-    return describe(x.query), describe(x.key), describe(x.value), sinks, x.mask is None, x.settings
+def layout(x: Inputs, output: torch.Tensor) -> tuple:
+    """All that struct_of and check_vector look at, and what else is in Forward's struct for good. Strides of contiguous tensors
+    are in their shapes, but those of single elements, which are never taken."""
+    q, k, v, sinks, mask, _, settings = x
+    return (
+        q.shape, q.is_contiguous() or q.stride(), q.dtype, q.device, k.shape, k.is_contiguous() or k.stride(), k.dtype, k.device,
+        v.shape, v.is_contiguous() or v.stride(), v.dtype, v.device, None if sinks is None else describe(sinks), mask is None,
+        settings, output.dtype,
+    )  # fmt: skip
 
 
 def give_workspace(call: Forward | Backward, name: str, device: torch.device) -> torch.Tensor | None:
@@ -161,14 +162,13 @@ def give_workspace(call: Forward | Backward, name: str, device: torch.device) ->
 
 def forward(x: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
     """Writes output [B, Sq, Hq, Dv] (dtype of query, or float32) and lse, contiguous float32 [B, Hq, Sq]."""
-    key = layout(x), output.dtype
-    call = _calls.take(key, Forward, x, output)
+    call = _calls.take(layout(x, output), Forward, x, output)
     alive = call.fill(x, output, lse)
-    workspace = give_workspace(call, "fm_attention_forward_workspace", x.query.device) if call.on_gpu else None
+    workspace = give_workspace(call, "fm_attention_forward_workspace", output.device) if call.on_gpu else None
     status = lib.dll.fm_attention_forward(call.pointer)
     if status:
         raise lib.error("attention", status)
-    _calls.give(key, call)
+    call.given_back = True
     del alive, workspace
 
 
@@ -182,19 +182,20 @@ def backward(
     deterministic: bool,
 ) -> None:
     """Writes those of grads (of query, key, value, sinks; contiguous) that are not None."""
-    batch, rows, heads, _ = x.query.shape
-    check_vector("lse", lse, x.query, (batch, heads, rows))
+    query = x[0]
+    batch, rows, heads, _ = query.shape
+    check_vector("lse", lse, query, (batch, heads, rows))
     if grad_lse is not None:
-        check_vector("grad_lse", grad_lse, x.query, (batch, heads, rows))
+        check_vector("grad_lse", grad_lse, query, (batch, heads, rows))
     if lse.numel() == 0:  # no row gives a gradient, and torch's empty tensors have no address
         for grad in grads:
             if grad is not None:
                 grad.zero_()
         return
     wanted = tuple(grad is not None for grad in grads)
-    key = layout(x), describe(output), describe(grad_output), deterministic, wanted
+    key = layout(x, output), describe(output), describe(grad_output), deterministic, wanted
     call = _calls.take(key, Backward, x, output, grad_output, deterministic)
-    args, f64 = call.args, x.query.dtype == torch.float64
+    args, f64 = call.args, query.dtype == torch.float64
     alive = call.forward.fill(x, output, None if f64 else lse)  # with f64 tensors lse is computed again, in f64
     call.grad_output.data = grad_output.data_ptr()
     args.grad_lse = None if grad_lse is None else grad_lse.data_ptr()
@@ -202,9 +203,9 @@ def backward(
         struct.data = None if grad is None else grad.data_ptr()
     args.grad_sinks = None if grads[3] is None else grads[3].data_ptr()
     args.stream = call.forward.args.stream
-    workspace = give_workspace(call, "fm_attention_backward_workspace", x.query.device) if call.forward.on_gpu else None
+    workspace = give_workspace(call, "fm_attention_backward_workspace", query.device) if call.forward.on_gpu else None
     status = lib.dll.fm_attention_backward(call.pointer)
     if status:
         raise lib.error("attention backward", status)
-    _calls.give(key, call)
+    call.given_back = True
     del alive, workspace

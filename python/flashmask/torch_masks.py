@@ -71,7 +71,7 @@ def hold(mask: Mask) -> torch.Tensor:
     number: Any = ctypes.c_int64(int(mask._token))
     number.mask = mask
     with torch._C._DisableFuncTorch():  # else of a transform of torch.func, and ended with it
-        return torch.frombuffer(number, dtype=torch.int64)[0]
+        return torch.frombuffer(number, dtype=torch.int64).squeeze_()
 
 
 def host_plan(mask: Mask, flags: Flags) -> Plan:

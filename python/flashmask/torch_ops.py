@@ -55,18 +55,22 @@ ops = torch.ops.flashmask
 
 def results(query: Tensor, key: Tensor, value: Tensor, f32: bool) -> tuple[Tensor, Tensor]:
     """Memory for output and lse."""
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if tensor.dim() != 4:
-            raise ValueError(f"{name}: has {tensor.dim()} dimensions, needs 4: [batch, sequence, heads, head_dim]")
+    if not query.dim() == key.dim() == value.dim() == 4:
+        name, tensor = next(x for x in (("query", query), ("key", key), ("value", value)) if x[1].dim() != 4)
+        raise ValueError(f"{name}: has {tensor.dim()} dimensions, needs 4: [batch, sequence, heads, head_dim]")
     batch, rows, heads, _ = query.shape
-    output = query.new_empty((batch, rows, heads, value.shape[3]), dtype=torch.float32 if f32 else query.dtype)
-    return output, query.new_empty((batch, heads, rows), dtype=torch.float32)
+    output = query.new_empty(batch, rows, heads, value.shape[3], dtype=torch.float32 if f32 else None)
+    return output, query.new_empty(batch, heads, rows, dtype=torch.float32)
 
 
-def forward(query, key, value, sinks, mask, form, causal, window_left, window_right, scale, softcap, deterministic, f32):
-    output, lse = results(query, key, value, f32)
-    settings = calls.Settings(causal, window_left, window_right, scale, softcap)
-    calls.forward(calls.Inputs(query, key, value, sinks, mask, form, settings), output, lse)
+def forward(query, key, value, sinks, mask, *rest):
+    return run(query, key, value, sinks, mask, rest)
+
+
+def run(query, key, value, sinks, mask, rest):
+    """rest: form, causal, window_left, window_right, scale, softcap, deterministic, f32."""
+    output, lse = results(query, key, value, rest[7])
+    calls.forward((query, key, value, sinks, mask, rest[0], rest[1:6]), output, lse)
     return output, lse
 
 
@@ -94,17 +98,22 @@ def with_empty(grads: Sequence[Tensor | None], like: Tensor) -> tuple[Tensor, ..
     return tuple(like.new_empty(0) if grad is None else grad for grad in grads)
 
 
-def backward(
+def some_gradients(
     grad_output, grad_lse, output, lse, query, key, value, sinks, mask, form,
     causal, window_left, window_right, scale, softcap, deterministic, wanted,
 ):  # fmt: skip
+    """Those that are wanted; others are None."""
     grads = gradients((query, key, value, sinks), wanted)
-    settings = calls.Settings(causal, window_left, window_right, scale, softcap)
-    inputs = calls.Inputs(query, key, value, sinks, mask, form, settings)
+    settings = causal, window_left, window_right, scale, softcap
+    inputs = query, key, value, sinks, mask, form, settings
     if grad_lse is not None:
         grad_lse = grad_lse.contiguous()
     calls.backward(inputs, output, lse, grad_output, grad_lse, grads, deterministic)
-    return with_empty(grads, query)
+    return grads
+
+
+def backward(grad_output, grad_lse, output, lse, query, *rest):
+    return with_empty(some_gradients(grad_output, grad_lse, output, lse, query, *rest), query)
 
 
 def backward_fake(grad_output, grad_lse, output, lse, query, key, value, sinks, mask, *rest):
@@ -157,7 +166,6 @@ for name, kernel, fake, keys in (
 # ---- gradients ----
 # torch.library.register_autograd would do, for 30 us more a call and without torch.func.
 
-INPUT_COUNT = 13  # of flashmask::forward
 REFUSAL = "flashmask: the gradient of a gradient is not implemented"
 FORWARD = (
     "flashmask: derivatives forward in time (jvp, jacfwd, forward_ad) are not implemented; "
@@ -165,38 +173,49 @@ FORWARD = (
 )
 
 
-def needs_grad(*tensors: Tensor | None) -> bool:
+def needs_grad(tensors: Sequence[Tensor | None]) -> bool:
     """Whether autograd must know of the call. Derivatives forward in time are its to refuse."""
     if forward_ad._current_level >= 0:
         return True
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    if torch.is_grad_enabled():
+        for t in tensors:
+            if t is not None and t.requires_grad:
+                return True
+    return False
 
 
-def save(ctx, args, output: Tensor, lse: Tensor) -> None:
-    ctx.save_for_backward(output, lse, *args[:5])
-    ctx.rest = args[5:12]  # form .. deterministic
-    mask = args[4]
-    ctx.token = mask if mask is not None and mask.dim() == 0 else None  # hooks may save a copy, which keeps no Mask alive
+# Whether the engine keeps what was saved, of which torch before 2.5 says nothing.
+keeps_graph = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
+
+
+def keep(ctx, mask: Tensor | None, rest: Sequence) -> None:
+    """What backward needs beside the tensors that are saved. rest: form .. f32."""
+    ctx.rest = rest
+    if mask is not None and mask.dim() == 0:
+        ctx.token = mask  # hooks may save a copy, which keeps no Mask alive
     ctx.set_materialize_grads(False)
 
 
 def differentiate(ctx, grad_output: Tensor | None, grad_lse: Tensor | None, wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:
-    """Gradients of the operator's inputs."""
+    """Gradients of query, key, value and sinks."""
     output, lse, *inputs = ctx.saved_tensors
     if grad_output is None:
         if grad_lse is None:
-            return (None,) * INPUT_COUNT
+            return (None,) * 4
         grad_output = output.new_zeros(()).expand(output.shape)
-    args = grad_output, grad_lse, output, lse, *inputs, *ctx.rest, wanted
-    grads = apply_backward(*args)
-    return *[grad if w else None for grad, w in zip(grads, wanted)], *(None,) * (INPUT_COUNT - 4)
+    grads = apply_backward(grad_output, grad_lse, output, lse, *inputs, *ctx.rest[:7], wanted)
+    if not keeps_graph():
+        ctx.token = None
+    return tuple(grad if w else None for grad, w in zip(grads, wanted))
 
 
-def apply_backward(*args) -> tuple[Tensor, ...]:
+def apply_backward(*args) -> Sequence[Tensor | None]:
     if torch._C._are_functorch_transforms_active():
         return Second.apply(*args)
-    if needs_grad(*args[:9]):  # by the dispatcher, which unwraps what is_grads_batched has wrapped before autograd sees it
+    if needs_grad(args[:9]):  # by the dispatcher, which unwraps what is_grads_batched has wrapped before autograd sees it
         return ops.backward.default(*args)
+    if nothing_between(args[:9]):
+        return some_gradients(*args)
     return below_autograd(ops.backward.default, None, args)
 
 
@@ -224,7 +243,7 @@ class Second(torch.autograd.Function):
         vmap.check(args[8], args[9], in_dims[7:9])
         grad_output, grad_lse, output, lse, *inputs = vmap.fold(args[:7], in_dims, info.batch_size)
         grads = apply_backward(grad_output, grad_lse, output.contiguous(), lse.contiguous(), *inputs, *args[7:])
-        return vmap.unfold(grads, info.batch_size)
+        return vmap.unfold(with_empty(grads, inputs[0]), info.batch_size)
 
 
 class Attention(torch.autograd.Function):
@@ -236,11 +255,12 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        save(ctx, inputs, *output)
+        ctx.save_for_backward(*output, *inputs[:5])
+        keep(ctx, inputs[4], inputs[5:])
 
     @staticmethod
     def backward(ctx, grad_output, grad_lse):
-        return differentiate(ctx, grad_output, grad_lse, list(ctx.needs_input_grad[:4]))
+        return *differentiate(ctx, grad_output, grad_lse, list(ctx.needs_input_grad[:4])), *(None,) * 9
 
     @staticmethod
     def jvp(ctx, *tangents):
@@ -249,21 +269,26 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def vmap(info, in_dims, *args):
         vmap.check(args[4], args[5], in_dims[3:5])
-        return vmap.unfold(apply(*vmap.fold(args[:3], in_dims, info.batch_size), *args[3:]), info.batch_size)
+        inputs = *vmap.fold(args[:3], in_dims, info.batch_size), *args[3:5]
+        return vmap.unfold(apply(inputs, args[5:]), info.batch_size)
 
 
 class Differentiable(torch.autograd.Function):
-    """The forward operator elsewhere. keys: those of the dispatcher if it called, else None."""
+    """The forward operator elsewhere. keys: those of the dispatcher if it called, DIRECT or None. rest: form .. f32."""
 
     @staticmethod
-    def forward(ctx, keys, *args):
-        output, lse = below_autograd(ops.forward.default, keys, args)
-        save(ctx, args, output, lse)
-        return output, lse
+    def forward(ctx, keys, query, key, value, sinks, mask, rest):
+        if keys is DIRECT:
+            both = run(query, key, value, sinks, mask, rest)
+        else:
+            both = below_autograd(ops.forward.default, keys, (query, key, value, sinks, mask, *rest))
+        ctx.save_for_backward(*both, query, key, value, sinks, mask)
+        keep(ctx, mask, rest)
+        return both
 
     @staticmethod
     def backward(ctx, grad_output, grad_lse):
-        return None, *differentiate(ctx, grad_output, grad_lse, list(ctx.needs_input_grad[1:5]))
+        return None, *differentiate(ctx, grad_output, grad_lse, list(ctx.needs_input_grad[1:5])), None, None
 
     jvp = Attention.jvp
 
@@ -274,13 +299,13 @@ def below_autograd(op, keys, args):
 
 
 def forward_autograd(keys, *args):
-    if needs_grad(*args[:4]):
-        return Differentiable.apply(keys, *args)
+    if needs_grad(args[:4]):
+        return Differentiable.apply(keys, *args[:5], args[5:])
     return below_autograd(ops.forward.default, keys, args)
 
 
 def backward_autograd(keys, *args):
-    if needs_grad(*args[:9]):
+    if needs_grad(args[:9]):
         return Refusing.apply(keys, *args)
     return below_autograd(ops.backward.default, keys, args)
 
@@ -301,10 +326,52 @@ library.impl("forward", forward_autograd, "Autograd", with_keyset=True)
 library.impl("backward", backward_autograd, "Autograd", with_keyset=True)
 
 
-def apply(*args) -> tuple[Tensor, Tensor]:
-    """flashmask::forward, sooner than by the dispatcher's way through autograd, and under the transforms of torch.func."""
+# ---- the short way ----
+# Python's way through the dispatcher into an operator written in Python takes longer than the operator. Calls of plain tensors do
+# without where nothing stands on the way: no mode, transform, hook of torch functions or profiler, which see the operator then.
+
+DIRECT = object()
+
+
+def key_set(*names: str) -> int:
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, names[0]))
+    for name in names[1:]:
+        keys = keys.add(getattr(torch._C.DispatchKey, name))
+    return keys.raw_repr()
+
+
+# What the dispatcher looks at: the keys of tensors, which for subclasses, wrappers, views that negate and other layouts are more, and
+# those of the thread, to which modes and transforms add theirs. Each also as it is in inference mode.
+PLAIN = {key_set(d, f"Autocast{d}", *more) for d in ("CPU", "CUDA") for more in ((), (f"Autograd{d}", "ADInplaceOrView"))}
+NO_MODE = {key_set("BackendSelect"), key_set("BackendSelect", "ADInplaceOrView")}
+
+
+keys_of_thread, keys_of_tensor = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_keys
+profiles, sees_functions = torch._C._autograd._profiler_enabled, torch._C._has_torch_function
+
+
+def nothing_between(tensors: Sequence[Tensor | None]) -> bool:
+    """Whether the operator of these tensors comes to its kernel whole, and nobody looks on."""
+    if keys_of_thread().raw_repr() not in NO_MODE or profiles() or sees_functions(tensors):
+        return False
+    for t in tensors:
+        if t is not None and keys_of_tensor(t).raw_repr() not in PLAIN:
+            return False
+    return True
+
+
+# torch.autograd.Function.apply looks for wrappers of transforms first, of which the short way has none.
+differentiable = super(torch.autograd.Function, Differentiable).apply
+
+
+def apply(inputs: Sequence[Tensor | None], rest: Sequence) -> tuple[Tensor, Tensor]:
+    """flashmask::forward, sooner than by the dispatcher's way through autograd, and under the transforms of torch.func. inputs:
+    query .. mask, rest: form .. f32."""
     if torch.compiler.is_compiling():
-        return ops.forward.default(*args)
+        return ops.forward.default(*inputs, *rest)
+    mask = inputs[4]  # but for vectors it was made here, and is plain
+    if nothing_between(inputs[:4] if mask is None or mask.dim() < 4 else inputs):
+        return differentiable(DIRECT, *inputs, rest) if needs_grad(inputs[:4]) else run(*inputs, rest)
     if torch._C._are_functorch_transforms_active():
-        return Attention.apply(*args)
-    return forward_autograd(None, *args)
+        return Attention.apply(*inputs, *rest)
+    return forward_autograd(None, *inputs, *rest)

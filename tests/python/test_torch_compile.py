@@ -215,7 +215,7 @@ def test_plans_of_a_gpu():
         return torch_attention.plan_of_mask(mask, torch.device("cuda", 0), (True, -1, -1))
 
     def of_vectors(x, mask):
-        return torch_attention.plan_of_vectors(mask, (True, -1, -1))
+        return torch_attention.plan_of_vectors(mask.vectors, mask.rows, mask.format, mask.causal, (True, -1, -1))
 
     for function, kind in ((of_mask, Mask), (of_vectors, DeviceMask)):
         run = compiled(function, keep)

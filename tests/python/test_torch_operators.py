@@ -196,7 +196,7 @@ def test_fakes_of_cuda():
         assert plan.is_cuda and plan.shape == (size,)
         q, k = (torch.empty(2, 65, heads, 16, device="cuda", dtype=torch.bfloat16) for heads in (4, 2))
         rest = None, plan, list(mask._form), False, -1, -1, None, 0.0, False
-        output, lse = torch_ops.apply(q, k, k, *rest, False)
+        output, lse = torch_ops.apply((q, k, k, *rest[:2]), (*rest[2:], False))
         assert output.is_cuda and output.shape == q.shape and lse.shape == (2, 4, 65) and lse.dtype == torch.float32
         grads = torch.ops.flashmask.backward(output, None, output, lse, q, k, k, *rest, [True, False, True, False])
         assert [g.shape for g in grads] == [q.shape, (0,), k.shape, (0,)] and grads[0].is_cuda

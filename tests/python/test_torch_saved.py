@@ -135,3 +135,23 @@ def test_saved_masks_are_let_go(kind):
     del output
     gc.collect()
     assert gone == [1]
+
+
+@pytest.mark.skipif(not hasattr(torch._C._autograd, "_get_current_graph_task_keep_graph"), reason="needs torch 2.5")
+@pytest.mark.parametrize("hooks", [contextlib.nullcontext, lambda: copies("cpu")], ids=["none", "copies"])
+@pytest.mark.parametrize("kind", [Mask, DeviceMask])
+def test_backward_lets_saved_masks_go(kind, hooks):
+    """As it does saved tensors, though the output lives; with retain_graph they stay."""
+    tensors = inputs(Shape())
+    mask = Mask.documents([30, 35], causal=True) if kind is Mask else startend(document_ends([30, 35]))
+    with hooks():
+        output = attention(*tensors, mask)
+    gone = []
+    weakref.finalize(mask if kind is Mask else mask.vectors, gone.append, 1)
+    del mask
+    first = torch.autograd.grad(output.sum(), tensors, retain_graph=True)
+    assert not gone or (kind is DeviceMask and hooks is not contextlib.nullcontext)  # a copy of vectors is all that is needed
+    second = torch.autograd.grad(output.sum(), tensors)
+    assert gone == [1] and all(torch.equal(a, b) for a, b in zip(first, second))
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        torch.autograd.grad(output.sum(), tensors)
