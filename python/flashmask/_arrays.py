@@ -125,7 +125,18 @@ def real(value: Any, name: str) -> float:
 def mapping(value: Any, name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} is a {type(value).__name__}, needs a mapping from names")
+    if odd := [key for key in value if not isinstance(key, str)]:
+        raise TypeError(f"{name} has the name {odd[0]!r}, needs strings")
     return value
+
+
+def torch_device(device: Any, name: str = "device") -> Any:
+    """What torch takes for one: a torch.device, its name, or the number of a GPU. TypeError for the rest."""
+    import torch
+
+    if isinstance(device, bool) or not isinstance(device, (torch.device, str, int)):
+        raise TypeError(f"{name} is {device!r}, needs a torch.device, a name such as 'cpu' or 'cuda:0', or the number of a GPU")
+    return device
 
 
 def listed(values: Any, name: str) -> list[Any]:

@@ -42,15 +42,18 @@ class Indices:
 
 def verdict(result: Any, shape: tuple[int, int]) -> np.ndarray:
     """What the predicate said, bool of any shape that broadcasts to `shape`."""
+    wanted = f"{list(shape)} or what broadcasts to it"
     if hasattr(result, "detach"):
         result = result.detach().cpu()
-    array = on_host(result, "what the predicate returned")
+    try:
+        array = on_host(result, "what the predicate returned")
+    except TypeError as error:
+        raise TypeError(f"{error}; needs bool of shape {wanted}") from None
     if array.dtype != np.bool_:
-        raise TypeError(f"the predicate returned {array.dtype}, needs bool")
+        raise TypeError(f"the predicate returned {array.dtype}, needs bool of shape {wanted}")
     try:
         return np.broadcast_to(array, shape)
     except ValueError:
-        wanted = f"{list(shape)} or what broadcasts to it"
         raise ValueError(f"the predicate returned shape {list(array.shape)}, needs {wanted}") from None
 
 

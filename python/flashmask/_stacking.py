@@ -108,14 +108,36 @@ def stack_rows(rows: Sequence[Mapping[str, Any]], *, intervals: int | None = Non
     return {name: _tensor(array, pin_memory) for name, array in batch.items()}
 
 
+def _check_answers(parts: Row, k: int, columns: int) -> None:
+    """parts: the arrays of PER_ANSWER that row k has. What is out of range would be another row's in the batch."""
+    answers, pairs = len(parts["answer_ends"]), len(parts.get("chosen", ()))
+    ranges = {"answer_ends": columns, "answer_label": 2, "answer_kl": 2, "chosen": answers, "rejected": answers}
+    for name, array in parts.items():
+        is_pair = name in ("chosen", "rejected")
+        if len(array) != (pairs if is_pair else answers):
+            of = f"its chosen {pairs}" if is_pair else f"its answer_ends {answers}"
+            raise ValueError(f"{name} of row {k} are {len(array)} numbers, {of}")
+        end = ranges.get(name)
+        if end is not None and len(array) and not 0 <= array.min() <= array.max() < end:
+            raise ValueError(f"{name} of row {k} has values {array.min()} .. {array.max()}, needs 0 .. {end - 1}")
+
+
 def _stack_answers(rows: Sequence[Mapping[str, Any]], columns: int, counted: np.ndarray, token: np.ndarray) -> Row:
     names = [name for name in PER_ANSWER if name in rows[0]]
     parts = {name: [fitting(row[name], f"{name} of row {k}", 1, np.int64) for k, row in enumerate(rows)] for name in names}
     if "answer_ends" not in parts:
         raise ValueError(f"row 0 has {', '.join(sorted(rows[0]))}, but no answer_ends: it is not of a collator")
+    for k in range(len(rows)):
+        _check_answers({name: arrays[k] for name, arrays in parts.items()}, k, columns)
     before = np.cumsum([0] + [len(ends) for ends in parts["answer_ends"]])[:-1]
     added = {"tokens": np.arange(len(rows)) * columns, "answers": before}
-    out = {"target_answer": _stack(rows, "answer_ids", columns)[counted, token] + before[counted]}
+    own = _stack(rows, "answer_ids", columns)[counted, token]
+    answers = np.array([len(ends) for ends in parts["answer_ends"]])[counted]
+    if (wrong := (own < 0) | (own >= answers)).any():
+        k, t, n = (int(a[wrong][0]) for a in (counted, token, own))
+        count = len(parts["answer_ends"][k])
+        raise ValueError(f"answer_ids of row {k} give token {t}, which its labels count, to answer {n}; the row has {count} answers")
+    out = {"target_answer": own + before[counted]}
     for name, arrays in parts.items():
         what = PER_ANSWER[name]
         out[name] = np.concatenate([array + (added[what][k] if what else 0) for k, array in enumerate(arrays)])

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ._arrays import Integers, flag, integers, listed, mapping, whole
+from ._arrays import Integers, flag, integers, listed, mapping, torch_device, whole
 from ._conversions import fixed_count
 from ._stacking import IGNORE, PER_ANSWER, VECTORS, Batch, Row, stack_rows
 from .device_mask import DeviceMask
@@ -96,8 +96,6 @@ class _Collator:
         self.pad_token_id = int(integers([whole(pad_token_id, "pad_token_id")], "pad_token_id")[0])  # int32
         self.sequences = None if sequences is None else _from(1, sequences, "sequences")
         windows = mapping({} if windows is None else windows, "windows")
-        if odd := [name for name in windows if not isinstance(name, str)]:
-            raise TypeError(f"windows has the name {odd[0]!r}, needs strings")
         self.windows = {name: _from(0, window, f"window {name!r}") for name, window in windows.items()}
         self.intervals = None if intervals is None else fixed_count(intervals)
         self.pin_memory = flag(pin_memory, "pin_memory")
@@ -319,7 +317,7 @@ def to_device(batch: Batch, device: torch.device | str) -> Batch:
     for name, tensor in mapping(batch, "batch").items():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} of the batch is a {type(tensor).__name__}, needs a torch tensor")
-    to_gpu = torch.device(device).type != "cpu"  # the other way the host would read before a copy has ended
+    to_gpu = torch.device(torch_device(device)).type != "cpu"  # the other way the host would read before a copy has ended
     return {name: tensor.to(device, non_blocking=to_gpu) for name, tensor in batch.items()}
 
 
@@ -327,4 +325,7 @@ def batch_mask(batch: Batch, window: str | None = None) -> DeviceMask:
     """The mask of a batch, where its tensors are; window: of layers with that one of the collator's windows. Make it once for a
     batch and give it to all layers, which then share what attention prepares of it."""
     name = VECTORS if window is None else f"{VECTORS}_{window}"
-    return DeviceMask.from_intervals(entry(batch, name).unflatten(-1, (-1, 2)).transpose(2, 3))
+    vectors = entry(batch, name)
+    if vectors.dim() != 4 or vectors.shape[3] % 2:
+        raise ValueError(f"{name} of the batch has shape {list(vectors.shape)}, needs [B, 1, S, 2 M]")
+    return DeviceMask.from_intervals(vectors.unflatten(-1, (vectors.shape[3] // 2, 2)).transpose(2, 3))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import _lib as lib
-from ._arrays import flag, whole
+from ._arrays import flag, torch_device, whole
 
 
 class DeviceMask:
@@ -70,7 +70,7 @@ class DeviceMask:
 
     def to(self, device: Any, non_blocking: bool = False) -> DeviceMask:
         """The mask on another device; itself if it is there. non_blocking: as of torch, so to the CPU the caller synchronises."""
-        moved = self.vectors.to(device=device, non_blocking=non_blocking)
+        moved = self.vectors.to(device=torch_device(device), non_blocking=non_blocking)
         return self if moved is self.vectors else DeviceMask(moved, self.rows, self.format, self.causal)
 
     def pin_memory(self) -> DeviceMask:
@@ -88,6 +88,8 @@ def checked(vectors: Tensor, name: str, rank: int | None = None) -> Tensor:
         raise TypeError(f"{name} is a {type(vectors).__name__}, needs a torch tensor (flashmask.Mask takes arrays)")
     if vectors.dtype != torch.int32:
         raise TypeError(f"{name} has dtype {vectors.dtype}, needs torch.int32")
+    if vectors.layout is not torch.strided or vectors.is_nested:
+        raise TypeError(f"{name} is of layout {vectors.layout}, needs a dense tensor (layout torch.strided)")
     if rank is not None and vectors.dim() != rank:
         raise ValueError(f"{name} has shape {list(vectors.shape)}, needs {rank} dimensions")
     return vectors

@@ -12,7 +12,7 @@ import numpy as np
 
 from . import _lib as lib
 from . import _picture
-from ._arrays import flag, listed, whole
+from ._arrays import flag, listed, torch_device, whole
 from ._builders import Builders, extents, options
 from ._conversions import Conversions, vectors_of
 from ._mask_mod import Indices, from_mask_mod
@@ -57,13 +57,14 @@ class Mask(Builders, Conversions):
         1 .. 4, None: as many as the mask needs. NotImplementedError where it needs more, or with a fallback."""
         import torch
 
-        return torch.from_numpy(vectors_of(self, intervals)).to(device="cpu" if device is None else device)
+        return torch.from_numpy(vectors_of(self, intervals)).to(device="cpu" if device is None else torch_device(device))
 
     def to(self, device: Any, non_blocking: bool = False, *, intervals: int | None = None) -> DeviceMask:
         """Its vectors on a torch device, as a DeviceMask: what many calls there, or a CUDA graph, should take. intervals: of each
         key, so that masks have one shape; see vectors. NotImplementedError with a fallback."""
         from .device_mask import DeviceMask
 
+        torch_device(device)
         vectors = self.vectors(intervals=intervals)
         return DeviceMask(vectors, self.shape[2], lib.VECTORS_INTERVALS, False).to(device, non_blocking)
 

@@ -126,6 +126,8 @@ def test_memory_is_bounded():
 def test_wrong_predicates():
     for fn, kind, text in (
         (lambda b, h, q, k: q - k, TypeError, "returned int64, needs bool"),
+        (lambda b, h, q, k: [[True], [True, False]], TypeError, "predicate returned is a list .*; needs bool of shape"),
+        (lambda b, h, q, k: None, TypeError, "returned object, needs bool of shape"),
         (lambda b, h, q, k: 1.0, TypeError, "float64"),
         (lambda b, h, q, k: np.ones(3, bool), ValueError, r"returned shape \[3\]"),
         (lambda b, h, q, k: np.ma.array(q >= k, mask=True), TypeError, "predicate returned is a masked array"),

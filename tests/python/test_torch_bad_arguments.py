@@ -99,11 +99,14 @@ def test_wrong_values(name):
     check(*CALLS[name])
 
 
-@pytest.mark.parametrize("device", [torch.float32, torch.zeros(1), 1.5, True, "gpu"], ids=str)
+@pytest.mark.parametrize("device", [torch.float32, torch.zeros(1), 1.5, True, None, "gpu"], ids=str)
 def test_wrong_devices(device):
     """torch's own `to` takes dtypes and other tensors too, and would make other numbers of vectors."""
+    of_torch = isinstance(device, str)  # whose message lists its devices
     for to in (MASK.to, MASK.vectors, MASK.to("cpu").to, lambda device: to_device(BATCH, device)):
-        with pytest.raises((TypeError, RuntimeError)):
+        if device is None and to == MASK.vectors:
+            continue  # which is the CPU
+        with pytest.raises(RuntimeError if of_torch else TypeError, match="device string" if of_torch else "^device is .*, needs a"):
             to(device)
 
 
@@ -127,6 +130,67 @@ def test_entries_that_are_missing():
         to_device({"input_ids": [1]}, "cpu")
     with pytest.raises(ValueError, match="but no labels, predicted_by"):
         stack_rows([{name: ROW[name] for name in ("input_ids", "position_ids", "document_ids")}])
+
+
+def test_entries_of_other_kinds_and_shapes():
+    with pytest.raises(TypeError, match="batch is a list"):
+        batch_mask([1])
+    with pytest.raises(TypeError, match="mask_vectors of the batch is a list, needs a torch tensor"):
+        batch_mask({"mask_vectors": [[1, 2]]})
+    for shape in ((2,), (1, 8, 2), (1, 1, 8, 3)):
+        with pytest.raises(ValueError, match=r"mask_vectors of the batch has shape .*, needs \[B, 1, S, 2 M\]"):
+            batch_mask({"mask_vectors": torch.zeros(shape, dtype=torch.int32)})
+    for odd in ({3: [1]}, {**ROW, 3: [1]}):
+        with pytest.raises(TypeError, match="row 1 has the name 3, needs strings"):
+            stack_rows([ROW, odd])
+
+
+def test_logits_of_another_vocabulary():
+    """On a GPU it is an assertion of torch's kernel."""
+    highest = int(BATCH["target_tokens"].max())
+    assert token_log_probs(torch.zeros(1, 8, highest + 1), BATCH).shape == BATCH["target_tokens"].shape
+    for use in (token_log_probs, answer_log_probs):
+        with pytest.raises(ValueError, match=f".. {highest}, logits have a vocabulary of {highest}: tokens must be in"):
+            use(torch.zeros(1, 8, highest), BATCH)
+        with pytest.raises(ValueError, match=r"logits have shape \[1, 8, 4, 9\], need 3 dimensions"):
+            use(torch.zeros(1, 8, 4, 9), BATCH)
+    with pytest.raises(ValueError, match=r"values have shape \[1, 8, 1, 1\], need 2 or 3 dimensions"):
+        answer_rewards(torch.zeros(1, 8, 1, 1), BATCH)
+
+
+def judged_row(**changes):
+    """Of KTO: two records, an answer of one token and one of two in 8 tokens, and the other's behind each."""
+    records = [{"prompt": [1], "completion": [2], "label": True}, {"prompt": [3], "completion": [4, 5], "label": False}]
+    row = KTOCollator(8, kl=True).rows(records)[0]
+    return {**row, **{name: change(np.array(row[name])) for name, change in changes.items()}}
+
+
+def pair_row(**changes):
+    row = PreferenceCollator(8).rows([{"prompt": [1], "chosen": [2], "rejected": [3, 4]}])[0]
+    return {**row, **{name: change(np.array(row[name])) for name, change in changes.items()}}
+
+
+@pytest.mark.parametrize(("row", "match"), [
+    (lambda: judged_row(answer_ends=lambda a: a + 6), r"answer_ends of row 1 has values \d+ .. \d+, needs 0 .. 7"),
+    (lambda: judged_row(answer_ends=lambda a: a - 2), "answer_ends of row 1 has values -1 .. "),
+    (lambda: judged_row(answer_label=lambda a: a * 2), "answer_label of row 1 has values 0 .. 2, needs 0 .. 1"),
+    (lambda: judged_row(answer_label=lambda a: a.astype(int) - 1), "answer_label of row 1 has values -1 .. 0, needs 0 .. 1"),
+    (lambda: judged_row(answer_kl=lambda a: a + 1), "answer_kl of row 1 has values 1 .. 2"),
+    (lambda: judged_row(answer_kl=lambda a: a[:-1]), "answer_kl of row 1 are 3 numbers, its answer_ends 4"),
+    (lambda: judged_row(answer_label=lambda a: a[:0]), "answer_label of row 1 are 0 numbers, its answer_ends 4"),
+    (lambda: judged_row(answer_record=lambda a: a[1:]), "answer_record of row 1 are 3 numbers, its answer_ends 4"),
+    (lambda: judged_row(answer_ids=lambda a: a + 1), "answer_ids of row 1 give token .*, to answer 4; the row has 4 answers"),
+    (lambda: judged_row(answer_ids=lambda a: a * 0 - 1), "answer_ids of row 1 give token .*, to answer -1; the row has 4 answers"),
+    (lambda: pair_row(chosen=lambda a: a + 2), "chosen of row 1 has values 2 .. 2, needs 0 .. 1"),
+    (lambda: pair_row(rejected=lambda a: a - 2), "rejected of row 1 has values -1 .. -1, needs 0 .. 1"),
+    (lambda: pair_row(rejected=lambda a: np.repeat(a, 2)), "rejected of row 1 are 2 numbers, its chosen 1"),
+])  # fmt: skip
+def test_answers_that_no_collator_made(row, match):
+    """They would be taken from, or counted to, another row of the batch."""
+    good = judged_row() if "answer_label" in row() else pair_row()
+    assert stack_rows([good, good])["answer_ends"].shape == (2 * len(good["answer_ends"]),)
+    with pytest.raises(ValueError, match=match):
+        stack_rows([good, row()])
 
 
 def test_rows_that_no_collator_made():
