@@ -72,7 +72,8 @@ def attention(
     mask: a Mask or DeviceMask of batch 1 or B, heads 1, Hkv or Hq, Sq rows and Sk columns; None: everything is visible.
     causal, window_size (left, right): intersected with the mask. With i' = i + Sk - Sq, row i sees keys up to i' with causal, and
       keys i' - left .. i' + right with a window; -1 is unlimited.
-    softmax_scale: None is 1 / sqrt(D). softcap > 0: scores become softcap * tanh(score / softcap), before the mask.
+    softmax_scale: None is 1 / sqrt(D). softcap > 0: scores become softcap * tanh(score / softcap), before the mask. Both, and
+      1 / sqrt(D), are rounded to float32, with float64 tensors too: by at most 6e-8 of themselves, scores s by 6e-8 |s| each time.
     sinks [Hq]: one more logit for each query head in the denominator of softmax. deterministic: the same bits of gradients on
       every run on a GPU, slower; always so on the CPU, and with torch.use_deterministic_algorithms.
 

@@ -78,6 +78,23 @@ def test_a_fixed_number_of_intervals():
         PreferenceCollator(8, windows={"near": 2}, intervals=1)([TWO])
 
 
+def test_intervals_of_a_shared_prompt():
+    """As docs/python_packing.md says: answers of one prompt add up over the records that share it."""
+    pair = {"prompt": [1, 2, 3], "chosen": [4, 5], "rejected": [6, 7]}
+    other = {**pair, "prompt": [3, 2, 1]}
+
+    def needed(records, make=PreferenceCollator, **options):
+        return make(32, windows={"near": 2}, **options)(records)["mask_vectors_near"].shape[3] // 2
+
+    assert needed([pair]) == needed([pair, other]) == 2 and needed([pair, pair]) == 4
+    judged = [{"prompt": [n, 2, 3], "completion": [4, 5], "label": True} for n in (0, 1)]
+    assert needed(judged, KTOCollator) == 1 and needed(judged, KTOCollator, kl=True) == 2
+    with pytest.raises(ValueError, match="row 0 has keys of more than 2 intervals in its mask_vectors_near"):
+        needed([pair, pair], intervals=2)
+    with pytest.raises(NotImplementedError, match="more than 4 answers"):
+        needed([pair] * 3)
+
+
 def test_stored_rows_of_more_intervals_than_they_need():
     """Rows are stored with as many as their map batch needs."""
     collator = PreferenceCollator(8, windows={"near": 2})

@@ -1,9 +1,11 @@
 """flashmask.attention on torch tensors against dense attention: values and gradients."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
-from torch_cases import DEVICES, DTYPES, Options, Shape, check, document_ends, inputs, like, startend, visible
+from torch_cases import DEVICES, DTYPES, Options, Shape, check, dense_attention, document_ends, inputs, like, startend, visible
 
 from flashmask import DeviceMask, Mask, attention
 
@@ -280,3 +282,17 @@ def test_numpy_arrays():
     expected, expected_lse = attention(q, k, v, mask, return_lse=True, causal=True)
     assert isinstance(output, np.ndarray)
     assert np.array_equal(output, expected.numpy()) and np.array_equal(lse, expected_lse.numpy())
+
+
+@pytest.mark.parametrize(("dim", "options"), [(16, {"softmax_scale": 0.1}), (16, {"softcap": 1.3}), (24, {})])
+def test_scale_and_softcap_are_rounded_to_f32(dim, options):
+    """With f64 tensors too, by no more than the documentation says, and by nothing else."""
+    q, k, v = inputs(Shape(dim=dim), torch.float64, requires_grad=False)
+    options = {"softmax_scale": 1 / math.sqrt(dim), "softcap": 0.0, **options}
+    rounded = {name: float(np.float32(value)) for name, value in options.items()}
+    assert rounded != options and all(abs(rounded[name] - value) <= 6e-8 * value for name, value in options.items())
+    seen = torch.ones(1, 4, 65, 65, dtype=torch.bool)
+    given = {name: value for name, value in options.items() if value != 1 / math.sqrt(dim)}
+    output = attention(q, k, v, **given)
+    exact, expected = (dense_attention(q, k, v, seen, Options(**numbers))[0] for numbers in (options, rounded))
+    assert (output - expected).abs().max() < 1e-14 < (output - exact).abs().max() < 1e-6
