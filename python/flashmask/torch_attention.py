@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import torch_masks as masks
@@ -14,6 +15,10 @@ from ._arrays import real
 from .device_mask import DeviceMask
 from .mask import Mask
 
+MODES = torch._C._TorchDispatchModeKey
+GRAPH_IN_TRANSFORM = (
+    "flashmask: a Mask in a transform of torch.func that torch.compile sees is not implemented: pass mask.to(device), a DeviceMask"
+)
 LAYOUTS = "[batch, sequence, heads, head_dim]", "[batch, heads, sequence, head_dim]"  # of heads_first
 
 
@@ -25,6 +30,8 @@ def attention(
     for tensor in (query, key, value):
         if not isinstance(tensor, Tensor) or tensor.dim() != 4:
             refuse(query, key, value, LAYOUTS[heads_first])
+    if not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack() > 0:
+        check_fakes(query=query, key=key, value=value, sinks=sinks, mask=mask.vectors if isinstance(mask, DeviceMask) else None)
     device = "cuda" if query.is_cuda else "cpu" if query.is_cpu else None  # others, as meta, may have no autocast
     if device is not None and torch.is_autocast_enabled(device):
         query, key, value = cast(query, key, value)
@@ -33,6 +40,7 @@ def attention(
     if type(softcap) is not float:
         softcap = number(softcap, "softcap")
     if heads_first:
+        torch_ops.check_dense(query=query, key=key, value=value)
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     if sinks is not None:
         sinks = logits(sinks)
@@ -72,6 +80,7 @@ def logits(sinks: Any) -> Tensor:
         raise TypeError(f"sinks are a {type(sinks).__name__}, need a torch tensor")
     if not sinks.is_floating_point():
         raise TypeError(f"sinks have dtype {sinks.dtype}, need floats")
+    torch_ops.check_dense(sinks=sinks)
     return sinks.float().contiguous()
 
 
@@ -83,8 +92,12 @@ def check_rows(rows: int, query: Tensor) -> None:
         )
 
 
-def token_of(mask: Mask) -> Tensor:
-    """What names a mask in compiled code: on the CPU whatever torch's default device is."""
+def token_of(mask: Mask, query: Tensor) -> Tensor:
+    """What names a mask in compiled code, on the CPU whatever torch's default device is; for a fake query any fake tensor will do."""
+    if not torch.compiler.is_compiling():
+        return query.new_empty((), dtype=torch.int64, device="cpu")
+    if torch._C._are_functorch_transforms_active():  # torch.compile stumbles over arrays in there
+        raise NotImplementedError(GRAPH_IN_TRANSFORM)
     return torch.as_tensor(mask._token, device="cpu")
 
 
@@ -92,19 +105,19 @@ def mask_tensor(mask: Any, query: Tensor, flags: masks.Flags) -> tuple[Tensor | 
     """What the operators take of a mask: a tensor and its form. See torch_masks."""
     if mask is None:
         return None, []
-    compiling = torch.compiler.is_compiling()
+    shapes_alone = has_shapes_alone(query)
     if isinstance(mask, Mask):
-        if compiling:
+        if shapes_alone:
             if query.is_cuda:
-                return plan_of_mask(mask, query.device, flags), list(mask._form)
-            return torch_ops.ops.hold(token_of(mask)), []
+                return plan_in_graph(mask, query, query.device, flags), list(mask._form)
+            return torch_ops.ops.hold(token_of(mask, query)), []
         check_rows((mask.__dict__.get("_form") or mask.shape)[2], query)  # the shape says where it was never built
         return (plan_of_mask(mask, query.device, flags), mask._form) if query.is_cuda else (masks.hold(mask), [])
     if not isinstance(mask, DeviceMask):
         hint = "; see Mask.from_dense and DeviceMask.from_startend_row_indices" if isinstance(mask, Tensor) else ""
         raise TypeError(f"mask is a {type(mask).__name__}, needs a flashmask.Mask or flashmask.DeviceMask{hint}")
     v = mask.vectors
-    if not compiling:
+    if not shapes_alone:
         check_rows(mask.rows, query)
         v = torch_vmap.unwrapped(v)
     if v.device != query.device:
@@ -112,7 +125,26 @@ def mask_tensor(mask: Any, query: Tensor, flags: masks.Flags) -> tuple[Tensor | 
     if not query.is_cuda:
         return v, [mask.rows, mask.format, int(mask.causal)]
     arguments = v, mask.rows, mask.format, mask.causal
-    return plan_of_vectors(*arguments, flags), masks.vectors_form(*arguments)
+    plan = plan_in_graph(mask, query, v.device, flags) if shapes_alone else plan_of_vectors(*arguments, flags)
+    return plan, masks.vectors_form(*arguments)
+
+
+def check_fakes(**tensors: Any) -> None:
+    """Under a FakeTensorMode."""
+    mode: Any = torch._C._get_dispatch_mode(MODES.FAKE)
+    for name, tensor in tensors.items():
+        if mode is not None and not mode.allow_non_fake_inputs and isinstance(tensor, Tensor) and type(tensor) is not FakeTensor:
+            raise TypeError(
+                f"{name} is no fake tensor, and a FakeTensorMode is on: make it there or by the mode's from_tensor, or set its "
+                "allow_non_fake_inputs"
+            )
+
+
+def has_shapes_alone(query: Tensor) -> bool:
+    """Whether nothing is computed: a graph is compiled, or tensors are fake."""
+    if torch.compiler.is_compiling() or type(query) is FakeTensor:
+        return True
+    return torch._C._len_torch_dispatch_stack() > 0 and torch._C._get_dispatch_mode(MODES.FAKE) is not None
 
 
 # ---- plans on a GPU ----
@@ -124,9 +156,14 @@ def mask_tensor(mask: Any, query: Tensor, flags: masks.Flags) -> tuple[Tensor | 
 _vector_plans = WeakTensorKeyDictionary()  # tensor -> {(stream, what the plan was made with): (version of the tensor, plan)}
 
 
+def plan_in_graph(mask: Mask | DeviceMask, query: Tensor, device: torch.device, flags: masks.Flags) -> Tensor:
+    """By its operator, for graphs and fake tensors: none of theirs is kept."""
+    if isinstance(mask, Mask):
+        return torch_ops.ops.plan_from_mask(token_of(mask, query), device, list(mask._form), *flags)
+    return torch_ops.ops.plan_from_vectors(mask.vectors, mask.rows, mask.format, mask.causal, *flags)
+
+
 def plan_of_mask(mask: Mask, device: torch.device, flags: masks.Flags) -> Tensor:
-    if torch.compiler.is_compiling():
-        return torch_ops.ops.plan_from_mask(token_of(mask), device, list(mask._form), *flags)
     plans = mask._device_plans
     place = device, masks.stream_of(device), flags
     plan = plans.get(place)
@@ -142,10 +179,9 @@ def plan_of_mask(mask: Mask, device: torch.device, flags: masks.Flags) -> Tensor
 def plan_of_vectors(v: Tensor, rows: int, form: int, causal: bool, flags: masks.Flags) -> Tensor:
     """Of what torch_vmap.unwrapped gives."""
     arguments = v, rows, form, causal, *flags
-    if torch.compiler.is_compiling():
-        return torch_ops.ops.plan_from_vectors(*arguments)
-    if torch.cuda.is_current_stream_capturing() or v.is_inference():
-        # A replay must read the vectors again; changes of inference tensors are not counted.
+    traced = torch._C._len_torch_dispatch_stack() > 0 and torch._C._get_dispatch_mode(MODES.PROXY) is not None
+    if traced or torch.cuda.is_current_stream_capturing() or v.is_inference():
+        # A replay and a traced graph must read the vectors again; changes of inference tensors are not counted.
         with torch._C._DisableFuncTorch():
             return torch_ops.ops.plan_from_vectors(*arguments)
     plans = _vector_plans.setdefault(v, {})

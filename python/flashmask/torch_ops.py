@@ -16,6 +16,7 @@ from typing import Sequence
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
 from . import torch_calls as calls
@@ -243,7 +244,7 @@ class Second(torch.autograd.Function):
         vmap.check(args[8], args[9], in_dims[7:9])
         grad_output, grad_lse, output, lse, *inputs = vmap.fold(args[:7], in_dims, info.batch_size)
         grads = apply_backward(grad_output, grad_lse, output.contiguous(), lse.contiguous(), *inputs, *args[7:])
-        return vmap.unfold(with_empty(grads, inputs[0]), info.batch_size)
+        return vmap.unfold(with_empty(grads, inputs[0]), info.batch_size, vmap.items(args[4], in_dims[4]))
 
 
 class Attention(torch.autograd.Function):
@@ -270,7 +271,7 @@ class Attention(torch.autograd.Function):
     def vmap(info, in_dims, *args):
         vmap.check(args[4], args[5], in_dims[3:5])
         inputs = *vmap.fold(args[:3], in_dims, info.batch_size), *args[3:5]
-        return vmap.unfold(apply(inputs, args[5:]), info.batch_size)
+        return vmap.unfold(apply(inputs, args[5:]), info.batch_size, vmap.items(args[0], in_dims[0]))
 
 
 class Differentiable(torch.autograd.Function):
@@ -300,6 +301,9 @@ def below_autograd(op, keys, args):
 
 def forward_autograd(keys, *args):
     if needs_grad(args[:4]):
+        if keys is not None and torch._C._are_functorch_transforms_active():  # in graphs, and where the operator is called by name
+            with enable_single_level_autograd_function():  # one level's own autograd calls, and the next one below it
+                return differentiable(keys, *args[:5], args[5:])
         return Differentiable.apply(keys, *args[:5], args[5:])
     return below_autograd(ops.forward.default, keys, args)
 
@@ -372,6 +376,15 @@ def apply(inputs: Sequence[Tensor | None], rest: Sequence) -> tuple[Tensor, Tens
     mask = inputs[4]  # but for vectors it was made here, and is plain
     if nothing_between(inputs[:4] if mask is None or mask.dim() < 4 else inputs):
         return differentiable(DIRECT, *inputs, rest) if needs_grad(inputs[:4]) else run(*inputs, rest)
+    check_dense(query=inputs[0], key=inputs[1], value=inputs[2])
     if torch._C._are_functorch_transforms_active():
         return Attention.apply(*inputs, *rest)
     return forward_autograd(None, *inputs, *rest)
+
+
+def check_dense(**tensors: Tensor) -> None:
+    """For what has no kernels, which torch says at length."""
+    for name, tensor in tensors.items():
+        if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+            kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else f"of layout {tensor.layout}"
+            raise TypeError(f"{name} is {kind}, needs a dense tensor (layout torch.strided)")

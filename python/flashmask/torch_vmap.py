@@ -24,9 +24,14 @@ def fold(tensors: Sequence[Tensor | None], dims: Dims, size: int) -> list[Any]:
     return [None if tensor is None else one(tensor, dim) for tensor, dim in zip(tensors, dims)]
 
 
-def unfold(tensors: Sequence[Tensor], size: int) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
+def items(tensor: Tensor, dim: int | None) -> int:
+    """B of a tensor that fold takes."""
+    return tensor.shape[1 if dim == 0 else 0]
+
+
+def unfold(tensors: Sequence[Tensor], size: int, batch: int) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
     """What fold has folded, and which dimension is mapped; of tensors without elements, which nobody wants, none."""
-    parted = tuple(t.unflatten(0, (size, -1)) if t.dim() > 1 else t for t in tensors)
+    parted = tuple(t.unflatten(0, (size, batch)) if t.dim() > 1 else t for t in tensors)
     return parted, tuple(0 if t.dim() > 1 else None for t in tensors)
 
 

@@ -203,6 +203,25 @@ def test_autocast(device):
     assert output.dtype == torch.bfloat16 and torch.equal(output, run(*tensors))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_transforms_inside(backend, device):
+    """torch.func.grad in what is compiled. A Mask leaves the graph there, and with fullgraph it is told so."""
+    tensors = inputs(Shape(), device=device, requires_grad=False)
+
+    def gradients(q, k, v, mask):
+        return torch.func.grad(lambda *t: attention(*t, mask, deterministic=True).square().sum(), argnums=(0, 1, 2))(q, k, v)
+
+    host = Mask.documents([30, 35], causal=True)
+    for mask in (None, mask_of(DeviceMask, [30, 35], device), host):
+        run = torch.compile(gradients, fullgraph=mask is not host, backend=backend)
+        for ours, expected in zip(run(*tensors, mask), gradients(*tensors, mask), strict=True):
+            torch.testing.assert_close(ours, expected)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="a Mask in a transform of torch.func .* pass mask.to"):
+        compiled(gradients, backend)(*tensors, host)
+
+
 def test_plans_of_a_gpu():
     """How graphs for a GPU take masks, on a machine that may have none: the graph is made and not run."""
     graphs = []
@@ -211,14 +230,12 @@ def test_plans_of_a_gpu():
         graphs.append([node.target for node in graph.graph.nodes if node.op == "call_function"])
         return lambda *_: (torch.zeros(1),)
 
-    def of_mask(x, mask):
-        return torch_attention.plan_of_mask(mask, torch.device("cuda", 0), (True, -1, -1))
+    def plan(x, mask):
+        return torch_attention.plan_in_graph(mask, x, torch.device("cuda", 0), (True, -1, -1))
 
-    def of_vectors(x, mask):
-        return torch_attention.plan_of_vectors(mask.vectors, mask.rows, mask.format, mask.causal, (True, -1, -1))
-
-    for function, kind in ((of_mask, Mask), (of_vectors, DeviceMask)):
-        run = compiled(function, keep)
+    for kind in (Mask, DeviceMask):
+        torch._dynamo.reset()
+        run = compiled(plan, keep)
         for n, lengths in enumerate([[30, 35], [65], [50, 50], [20, 100], [3, 300]]):
             rows = sum(lengths)
             with torch._dynamo.config.patch(error_on_recompile=n not in (0, 2)):  # the second length makes a symbol

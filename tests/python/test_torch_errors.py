@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch_cases import DEVICES, Shape, document_ends, inputs, startend
 
 from flashmask import DeviceMask, Mask, attention, flashmask_attention, torch_masks
@@ -64,6 +65,46 @@ def test_meta_tensors():
     assert attention(*meta, MASK).shape == (2, 65, 4, 24) and attention(*meta, MASK).device.type == "meta"
     raises(RuntimeError, "key: is on meta, query is on cpu", q, meta[1], v)
     raises(RuntimeError, "sinks: is on meta", q, k, v, sinks=torch.zeros(4, device="meta"))
+
+
+def test_tensors_that_are_not_dense():
+    q, k, v = (t.detach() for t in inputs(Shape()))
+    for make, kind in (
+        (torch.Tensor.to_sparse, "of layout torch.sparse_coo"),
+        (torch.Tensor.to_mkldnn, "of layout torch._mkldnn"),
+        (lambda t: torch.nested.nested_tensor(list(t)), "nested"),
+        (lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.qint8), "quantized"),
+    ):
+        raises(TypeError, f"query is {kind}, needs a dense tensor", make(q), k, v)
+        raises(TypeError, f"value is {kind}, needs a dense tensor", q, k, make(v))
+    raises(TypeError, "query is of layout", q.transpose(1, 2).to_sparse(), k.mT, v, layout="bhsd")
+    raises(TypeError, "sinks is of layout", q, k, v, sinks=torch.zeros(4).to_sparse())
+    with pytest.raises(TypeError, match="vectors is of layout torch.sparse_coo, needs a dense tensor"):
+        DeviceMask(startend(document_ends([65])).vectors.to_sparse(), 65, 0, True)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_fake_tensors(device):
+    """They have shapes and no contents: nothing is computed, uploaded or kept, on a GPU that need not exist."""
+    mask, real, sinks = Mask.documents([30, 35], causal=True), inputs(Shape()), torch.zeros(4)
+    vectors, grads = startend(document_ends([30, 35])), device in DEVICES  # torch's autograd needs the GPU
+    with FakeTensorMode() as mode:
+        fake = [torch.empty(t.shape, device=device, requires_grad=grads) for t in real]
+        ends = torch.zeros(1, 1, 65, 1, dtype=torch.int32, device=device)
+        for known in (None, mask, DeviceMask.from_startend_row_indices(ends, causal=True)):
+            output, lse = attention(*fake, known, return_lse=True)
+            assert output.shape == (2, 65, 4, 24) and lse.shape == (2, 4, 65) and output.device.type == device
+            if grads:
+                assert [g.shape for g in torch.autograd.grad(output.sum(), fake)] == [t.shape for t in fake]
+        for known in (None, mask):
+            raises(TypeError, "query is no fake tensor, and a FakeTensorMode is on: .* from_tensor", *real, known)
+            raises(TypeError, "value is no fake tensor", *fake[:2], real[2], known)
+        raises(TypeError, "sinks is no fake tensor", *fake, sinks=sinks)
+        if device == "cpu":
+            raises(TypeError, "mask is no fake tensor", *fake, vectors)
+            assert attention(*(mode.from_tensor(t) for t in real), mask).shape == (2, 65, 4, 24)
+    assert attention(*fake, mask).shape == (2, 65, 4, 24) and not mask._device_plans
+    assert torch.equal(attention(*real, mask), attention(*real, vectors))
 
 
 def test_freed_sinks():

@@ -159,3 +159,35 @@ def test_gradients_in_batches(device):
     again = torch.autograd.grad(output, q, batch, is_grads_batched=True, create_graph=True)[0]
     with pytest.raises(NotImplementedError, match="gradient of a gradient"):  # and not a gradient that lacks a term
         (q.square().sum() + again.square().sum()).backward()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_vmap_over_nothing(device):
+    for mask in masks_of(device):
+        none = [t[:0] for t in stacked(device)]
+        output, lse = vmap(lambda *t, mask=mask: attention(*t, mask, return_lse=True))(*none)
+        assert output.shape == (0, 2, 65, 4, 24) and lse.shape == (0, 2, 4, 65)
+        grads = vmap(grad(lambda *t, mask=mask: attention(*t, mask).sum(), argnums=(0, 1, 2)))(*none)
+        assert [g.shape for g in grads] == [t.shape for t in none]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_operator_inside_transforms(device):
+    """As graphs call it, whose code has no transforms of its own any more."""
+    q, k, v = inputs(Shape(), device=device, requires_grad=False)
+    rest = None, None, [], True, -1, -1, None, 0.0, True, False
+
+    def by_name(q, k, v):
+        output, lse = torch.ops.flashmask.forward(q, k, v, *rest)
+        return output.square().sum() + lse.sum()
+
+    def by_attention(q, k, v):
+        output, lse = attention(q, k, v, causal=True, deterministic=True, return_lse=True)
+        return output.square().sum() + lse.sum()
+
+    for take in (lambda f: grad(f, argnums=(0, 1, 2))(q, k, v), lambda f: vjp(f, q, k, v)[1](torch.ones((), device=device))):
+        close(take(by_name), take(by_attention))
+    with pytest.raises(NotImplementedError, match="gradient of a gradient"):
+        grad(lambda q: grad(by_name)(q, k, v).sum())(q)
+    with pytest.raises(NotImplementedError, match="forward in time"):
+        jvp(lambda q: by_name(q, k, v), (q,), (q,))
