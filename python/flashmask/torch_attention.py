@@ -92,11 +92,20 @@ def check_rows(rows: int, query: Tensor) -> None:
         )
 
 
+def in_transform() -> bool:
+    """Of torch.func, also where torch.compile traces one."""
+    return torch._C._are_functorch_transforms_active()
+
+
+# As torch.compiler.assume_constant_result says it, which would import all of dynamo.
+in_transform._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def token_of(mask: Mask, query: Tensor) -> Tensor:
     """What names a mask in compiled code, on the CPU whatever torch's default device is; for a fake query any fake tensor will do."""
     if not torch.compiler.is_compiling():
         return query.new_empty((), dtype=torch.int64, device="cpu")
-    if torch._C._are_functorch_transforms_active():  # torch.compile stumbles over arrays in there
+    if in_transform():  # torch.compile stumbles over arrays in there
         raise NotImplementedError(GRAPH_IN_TRANSFORM)
     return torch.as_tensor(mask._token, device="cpu")
 

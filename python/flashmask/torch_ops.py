@@ -12,6 +12,8 @@ torch_masks says what `mask` and `form` are. Gradients of gradients are refused.
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Sequence
 
 import torch
@@ -337,26 +339,26 @@ library.impl("backward", backward_autograd, "Autograd", with_keyset=True)
 DIRECT = object()
 
 
+KEYS, KEY = torch._C.DispatchKeySet, torch._C.DispatchKey
+HAS_SHORT_WAY = hasattr(KEYS, "raw_repr")  # torch 2.4 does not say keys as a number
+
+
 def key_set(*names: str) -> int:
-    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, names[0]))
-    for name in names[1:]:
-        keys = keys.add(getattr(torch._C.DispatchKey, name))
-    return keys.raw_repr()
+    """As a number."""
+    return functools.reduce(operator.or_, (KEYS(getattr(KEY, name)) for name in names)).raw_repr() if HAS_SHORT_WAY else -1
 
 
 # What the dispatcher looks at: the keys of tensors, which for subclasses, wrappers, views that negate and other layouts are more, and
 # those of the thread, to which modes and transforms add theirs. Each also as it is in inference mode.
 PLAIN = {key_set(d, f"Autocast{d}", *more) for d in ("CPU", "CUDA") for more in ((), (f"Autograd{d}", "ADInplaceOrView"))}
 NO_MODE = {key_set("BackendSelect"), key_set("BackendSelect", "ADInplaceOrView")}
-
-
 keys_of_thread, keys_of_tensor = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_keys
 profiles, sees_functions = torch._C._autograd._profiler_enabled, torch._C._has_torch_function
 
 
 def nothing_between(tensors: Sequence[Tensor | None]) -> bool:
     """Whether the operator of these tensors comes to its kernel whole, and nobody looks on."""
-    if keys_of_thread().raw_repr() not in NO_MODE or profiles() or sees_functions(tensors):
+    if not HAS_SHORT_WAY or keys_of_thread().raw_repr() not in NO_MODE or profiles() or sees_functions(tensors):
         return False
     for t in tensors:
         if t is not None and keys_of_tensor(t).raw_repr() not in PLAIN:

@@ -32,6 +32,7 @@ def dispatched(monkeypatch):
     return count
 
 
+@pytest.mark.skipif(not torch_ops.HAS_SHORT_WAY, reason="not with this torch")
 @pytest.mark.parametrize("device", DEVICES)
 def test_plain_tensors(device, dispatched):
     tensors = inputs(Shape(), device=device)
