@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
 import torch
 from torch import Tensor
@@ -110,7 +110,7 @@ def token_of(mask: Mask, query: Tensor) -> Tensor:
     return torch.as_tensor(mask._token, device="cpu")
 
 
-def mask_tensor(mask: Any, query: Tensor, flags: masks.Flags) -> tuple[Tensor | None, list[int]]:
+def mask_tensor(mask: Any, query: Tensor, flags: masks.Flags) -> tuple[Tensor | None, Sequence[int]]:
     """What the operators take of a mask: a tensor and its form. See torch_masks."""
     if mask is None:
         return None, []

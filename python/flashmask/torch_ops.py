@@ -337,6 +337,7 @@ library.impl("backward", backward_autograd, "Autograd", with_keyset=True)
 # without where nothing stands on the way: no mode, transform, hook of torch functions or profiler, which see the operator then.
 
 DIRECT = object()
+Tensors = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]  # query, key, value, sinks, mask
 
 
 KEYS, KEY = torch._C.DispatchKeySet, torch._C.DispatchKey
@@ -370,7 +371,7 @@ def nothing_between(tensors: Sequence[Tensor | None]) -> bool:
 differentiable = super(torch.autograd.Function, Differentiable).apply
 
 
-def apply(inputs: Sequence[Tensor | None], rest: Sequence) -> tuple[Tensor, Tensor]:
+def apply(inputs: Tensors, rest: tuple) -> tuple[Tensor, Tensor]:
     """flashmask::forward, sooner than by the dispatcher's way through autograd, and under the transforms of torch.func. inputs:
     query .. mask, rest: form .. f32."""
     if torch.compiler.is_compiling():

@@ -43,7 +43,7 @@ def unwrapped(vectors: Tensor) -> Tensor:
         if functorch.is_batchedtensor(vectors):
             raise NotImplementedError(MAPPED.format("mask"))
         if torch._is_functional_tensor(vectors):
-            torch._sync(vectors)  # changes through its views
+            torch._sync(vectors)  # type: ignore[attr-defined]  # changes through its views
         vectors = functorch.get_unwrapped(vectors)
     return vectors
 
