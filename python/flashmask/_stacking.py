@@ -136,7 +136,9 @@ def _stack_answers(rows: Sequence[Mapping[str, Any]], columns: int, counted: np.
     if (wrong := (own < 0) | (own >= answers)).any():
         k, t, n = (int(a[wrong][0]) for a in (counted, token, own))
         count = len(parts["answer_ends"][k])
-        raise ValueError(f"answer_ids of row {k} give token {t}, which its labels count, to answer {n}; the row has {count} answers")
+        raise ValueError(
+            f"answer_ids of row {k} give token {t}, which its labels count, to answer {n}; the row has {count} answers"
+        )
     out = {"target_answer": own + before[counted]}
     for name, arrays in parts.items():
         what = PER_ANSWER[name]

@@ -102,7 +102,7 @@ in_transform._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def token_of(mask: Mask, query: Tensor) -> Tensor:
-    """What names a mask in compiled code, on the CPU whatever torch's default device is; for a fake query any fake tensor will do."""
+    """What names a mask in compiled code, on the CPU whatever torch's default device is; for a fake query any fake tensor."""
     if not torch.compiler.is_compiling():
         return query.new_empty((), dtype=torch.int64, device="cpu")
     if in_transform():  # torch.compile stumbles over arrays in there
@@ -160,7 +160,8 @@ def has_shapes_alone(query: Tensor) -> bool:
 # A plan is kept for each stream that used it: calls on a stream run after its own build, and its memory goes back to that
 # stream. The backward pass keeps the plan that the forward pass took. Plans of vectors belong to the tensor that holds them, so
 # that layers may wrap it in a DeviceMask each; those of a Mask to the Mask. What is kept is made outside inference mode, whose
-# tensors a later backward pass cannot keep, and outside the transforms of torch.func, whose tensors have no memory and end with them.
+# tensors a later backward pass cannot keep, and outside the transforms of torch.func, whose tensors have no memory and end with
+# them.
 
 _vector_plans = WeakTensorKeyDictionary()  # tensor -> {(stream, what the plan was made with): (version of the tensor, plan)}
 

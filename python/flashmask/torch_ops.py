@@ -339,7 +339,6 @@ library.impl("backward", backward_autograd, "Autograd", with_keyset=True)
 DIRECT = object()
 Tensors = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]  # query, key, value, sinks, mask
 
-
 KEYS, KEY = torch._C.DispatchKeySet, torch._C.DispatchKey
 HAS_SHORT_WAY = hasattr(KEYS, "raw_repr")  # torch 2.4 does not say keys as a number
 
@@ -349,8 +348,8 @@ def key_set(*names: str) -> int:
     return functools.reduce(operator.or_, (KEYS(getattr(KEY, name)) for name in names)).raw_repr() if HAS_SHORT_WAY else -1
 
 
-# What the dispatcher looks at: the keys of tensors, which for subclasses, wrappers, views that negate and other layouts are more, and
-# those of the thread, to which modes and transforms add theirs. Each also as it is in inference mode.
+# What the dispatcher looks at: the keys of tensors, which for subclasses, wrappers, views that negate and other layouts are more,
+# and those of the thread, to which modes and transforms add theirs. Each also as it is in inference mode.
 PLAIN = {key_set(d, f"Autocast{d}", *more) for d in ("CPU", "CUDA") for more in ((), (f"Autograd{d}", "ADInplaceOrView"))}
 NO_MODE = {key_set("BackendSelect"), key_set("BackendSelect", "ADInplaceOrView")}
 keys_of_thread, keys_of_tensor = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_keys

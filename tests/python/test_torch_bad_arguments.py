@@ -102,11 +102,11 @@ def test_wrong_values(name):
 @pytest.mark.parametrize("device", [torch.float32, torch.zeros(1), 1.5, True, None, "gpu"], ids=str)
 def test_wrong_devices(device):
     """torch's own `to` takes dtypes and other tensors too, and would make other numbers of vectors."""
-    of_torch = isinstance(device, str)  # whose message lists its devices
+    kind, match = (RuntimeError, "device string") if isinstance(device, str) else (TypeError, "^device is .*, needs a")
     for to in (MASK.to, MASK.vectors, MASK.to("cpu").to, lambda device: to_device(BATCH, device)):
         if device is None and to == MASK.vectors:
             continue  # which is the CPU
-        with pytest.raises(RuntimeError if of_torch else TypeError, match="device string" if of_torch else "^device is .*, needs a"):
+        with pytest.raises(kind, match=match):
             to(device)
 
 

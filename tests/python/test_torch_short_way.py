@@ -1,4 +1,4 @@
-"""Plain tensors go to the kernel without torch's dispatcher; whatever looks at operators, or changes tensors on their way, gets them."""
+"""Plain tensors go to the kernel without torch's dispatcher; what looks at operators, or changes tensors on their way, gets them."""
 
 import contextlib
 
