@@ -17,7 +17,7 @@ class DeviceMask:
     Make one by from_startend_row_indices, from_fms_fme or from_intervals. rows: query rows, None: as many as keys. Values are
     read when attention runs; those of a GPU cannot be checked then: bounds outside the rows are clamped, start >= end is empty.
     vectors may be changed in place between steps by torch's own operations, and replays of a CUDA graph read them again; a change
-    behind torch's back (through .data or NumPy) may be missed.
+    behind torch's back (through .data or NumPy, by a kernel of one's own or one that a graph replays) may be missed by later calls.
     """
 
     def __init__(self, vectors: Tensor, rows: int | None, format: int, causal: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Sequence
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensor
+from torch._subclasses.fake_tensor import is_fake
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from . import torch_masks as masks
@@ -19,6 +19,7 @@ MODES = torch._C._TorchDispatchModeKey
 GRAPH_IN_TRANSFORM = (
     "flashmask: a Mask in a transform of torch.func that torch.compile sees is not implemented: pass mask.to(device), a DeviceMask"
 )
+GRAPH_OF_TRACE = "flashmask: a Mask in a trace with fake tensors is not implemented: pass mask.to(device), a DeviceMask"
 LAYOUTS = "[batch, sequence, heads, head_dim]", "[batch, heads, sequence, head_dim]"  # of heads_first
 
 
@@ -86,6 +87,8 @@ def logits(sinks: Any) -> Tensor:
 
 def check_rows(rows: int, query: Tensor) -> None:
     """query [B, Sq, Hq, D]. The first mistake of those who come from torch's own attention; others are found by the library."""
+    if query.is_nested:  # has no shape
+        torch_ops.check_dense(query=query)
     if rows != query.shape[1] and rows == query.shape[2]:
         raise ValueError(
             f"mask has {rows} rows, query has {query.shape[1]} rows of {query.shape[2]} heads: is it in layout='bhsd'?"
@@ -104,7 +107,12 @@ in_transform._dynamo_marked_constant = True  # type: ignore[attr-defined]
 def token_of(mask: Mask, query: Tensor) -> Tensor:
     """What names a mask in compiled code, on the CPU whatever torch's default device is; for a fake query any fake tensor."""
     if not torch.compiler.is_compiling():
-        return query.new_empty((), dtype=torch.int64, device="cpu")
+        has_mode = torch._C._len_torch_dispatch_stack() > 0
+        if has_mode and torch._C._get_dispatch_mode(MODES.PROXY) is not None:  # it would record whatever the fake token is
+            raise NotImplementedError(GRAPH_OF_TRACE)
+        with torch._C._DisableFuncTorch():
+            empty = torch.empty if has_mode else query.new_empty
+            return empty((), dtype=torch.int64, device="cpu")
     if in_transform():  # torch.compile stumbles over arrays in there
         raise NotImplementedError(GRAPH_IN_TRANSFORM)
     return torch.as_tensor(mask._token, device="cpu")
@@ -142,7 +150,7 @@ def check_fakes(**tensors: Any) -> None:
     """Under a FakeTensorMode."""
     mode: Any = torch._C._get_dispatch_mode(MODES.FAKE)
     for name, tensor in tensors.items():
-        if mode is not None and not mode.allow_non_fake_inputs and isinstance(tensor, Tensor) and type(tensor) is not FakeTensor:
+        if mode is not None and not mode.allow_non_fake_inputs and isinstance(tensor, Tensor) and not is_fake(tensor):
             raise TypeError(
                 f"{name} is no fake tensor, and a FakeTensorMode is on: make it there or by the mode's from_tensor, or set its "
                 "allow_non_fake_inputs"
@@ -151,7 +159,7 @@ def check_fakes(**tensors: Any) -> None:
 
 def has_shapes_alone(query: Tensor) -> bool:
     """Whether nothing is computed: a graph is compiled, or tensors are fake."""
-    if torch.compiler.is_compiling() or type(query) is FakeTensor:
+    if torch.compiler.is_compiling() or (type(query) is not Tensor and is_fake(query)):
         return True
     return torch._C._len_torch_dispatch_stack() > 0 and torch._C._get_dispatch_mode(MODES.FAKE) is not None
 

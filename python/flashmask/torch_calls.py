@@ -13,7 +13,7 @@ import torch
 
 from . import _lib as lib
 from .numpy_attention import scale_of, softcap_of
-from .torch_masks import DevicePlan, Flags, describe, device_plan, host_mask, host_plan, stream_of, struct_of
+from .torch_masks import DevicePlan, Flags, address, describe, device_plan, host_mask, host_plan, stream_of, struct_of
 
 
 # What of a call is not a tensor: causal, window left and right (-1: unlimited), scale (None: 1 / sqrt(D)), softcap (0: off).
@@ -58,9 +58,7 @@ class Forward:
         self.output.data = output.data_ptr()
         a.lse = None if lse is None else lse.data_ptr()
         if sinks is not None:  # which the key of the layout says too, as of mask
-            a.sinks = sinks.data_ptr()
-            if not a.sinks and sinks.numel():  # NULL would mean that there are none
-                raise ValueError("sinks: their memory was freed")
+            a.sinks = address("sinks", sinks)
         if self.on_gpu:
             a.stream = stream_of(query.device)
         else:
@@ -198,10 +196,10 @@ def backward(
     args, f64 = call.args, query.dtype == torch.float64
     alive = call.forward.fill(x, output, None if f64 else lse)  # with f64 tensors lse is computed again, in f64
     call.grad_output.data = grad_output.data_ptr()
-    args.grad_lse = None if grad_lse is None else grad_lse.data_ptr()
+    args.grad_lse = None if grad_lse is None else address("grad_lse", grad_lse)
     for struct, grad in zip(call.grads, grads):
-        struct.data = None if grad is None else grad.data_ptr()
-    args.grad_sinks = None if grads[3] is None else grads[3].data_ptr()
+        struct.data = None if grad is None else address("gradient", grad)
+    args.grad_sinks = None if grads[3] is None else address("gradient of sinks", grads[3])
     args.stream = call.forward.args.stream
     workspace = give_workspace(call, "fm_attention_backward_workspace", query.device) if call.forward.on_gpu else None
     status = lib.dll.fm_attention_backward(call.pointer)

@@ -36,6 +36,14 @@ def device_of(tensor: torch.Tensor) -> lib.Device:
     return lib.Device(lib.CUDA, tensor.device.index) if tensor.is_cuda else lib.Device(lib.CPU, 0)
 
 
+def address(name: str, tensor: torch.Tensor) -> int:
+    """NULL would mean that it is left out, or be read as what it is not."""
+    where = tensor.data_ptr()
+    if not where and tensor.numel():
+        raise ValueError(f"{name}: the memory was freed")
+    return where
+
+
 def struct_of(name: str, tensor: torch.Tensor, contiguous: bool = False) -> lib.Tensor:
     """An fm_tensor of the tensor, or of a contiguous one like it, without an address."""
     dtype = DTYPES.get(tensor.dtype)
@@ -96,6 +104,7 @@ def host_mask(mask: torch.Tensor, form: Sequence[int]) -> Mask:
     """The Mask that a tensor on the CPU stands for. That of vectors is found by their contents, whatever memory they are in."""
     if mask.dtype == torch.int64 and mask.dim() == 0:
         return mask_of(int(mask))
+    address("mask", mask)  # of none NumPy would make an array of its own
     if mask.dtype != torch.int32 or mask.dim() != 4 or len(form) != 3:
         raise ValueError(
             f"mask: is {mask.dtype} {list(mask.shape)} with form {list(form)}, needs vectors (int32 [Bm, Hm, Sk, C])"
@@ -144,7 +153,7 @@ def vectors_struct(vectors: torch.Tensor, rows: int, form: int, causal: bool) ->
         shape=lib.MaskShape(batch, heads, rows, columns),
         vectors=count,
         causal=causal,
-        data=vectors.data_ptr(),
+        data=address("mask", vectors),
         stride=(ctypes.c_int64 * 4)(*vectors.stride()),
         device=device_of(vectors),
     )

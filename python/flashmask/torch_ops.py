@@ -217,7 +217,7 @@ def apply_backward(*args) -> Sequence[Tensor | None]:
         return Second.apply(*args)
     if needs_grad(args[:9]):  # by the dispatcher, which unwraps what is_grads_batched has wrapped before autograd sees it
         return ops.backward.default(*args)
-    if nothing_between(args[:9]):
+    if not torch.compiler.is_compiling() and nothing_between(args[:9]):  # what dynamo traces sees modes that come later
         return some_gradients(*args)
     return below_autograd(ops.backward.default, None, args)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch_cases import DEVICES, Shape, document_ends, inputs, startend
 
 from flashmask import DeviceMask, Mask, attention, flashmask_attention, torch_masks
@@ -76,6 +77,7 @@ def test_tensors_that_are_not_dense():
         (lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.qint8), "quantized"),
     ):
         raises(TypeError, f"query is {kind}, needs a dense tensor", make(q), k, v)
+        raises(TypeError, f"query is {kind}, needs a dense tensor", make(q), k, v, MASK)
         raises(TypeError, f"value is {kind}, needs a dense tensor", q, k, make(v))
     raises(TypeError, "query is of layout", q.transpose(1, 2).to_sparse(), k.mT, v, layout="bhsd")
     raises(TypeError, "sinks is of layout", q, k, v, sinks=torch.zeros(4).to_sparse())
@@ -107,11 +109,33 @@ def test_fake_tensors(device):
     assert torch.equal(attention(*real, mask), attention(*real, vectors))
 
 
-def test_freed_sinks():
-    """As sharded training frees parameters: without an address they would be left out."""
-    sinks = torch.zeros(4)
-    sinks.untyped_storage().resize_(0)
-    raises(ValueError, "sinks: their memory was freed", *inputs(Shape()), sinks=sinks)
+def test_freed_memory():
+    """As sharded training frees parameters: without an address they would be left out, or others be read."""
+    freed = [torch.zeros(4), torch.zeros(2, 4, 65), torch.tensor(document_ends([30, 35]))]
+    vectors = startend(freed[2])
+    for tensor in freed:
+        tensor.untyped_storage().resize_(0)
+    tensors = inputs(Shape())
+    raises(ValueError, "sinks: the memory was freed", *tensors, sinks=freed[0])
+    output, lse = attention(*tensors, return_lse=True)
+    with pytest.raises(ValueError, match="grad_lse: the memory was freed"):
+        torch.autograd.grad((output, lse), tensors, (torch.ones_like(output), freed[1]))
+    raises(ValueError, "mask: the memory was freed", *tensors, vectors)
+
+
+def test_traces_with_fake_tensors():
+    """Wrappers of fake tensors are fake; a trace would record a token that names nothing, or another mask."""
+    tensors = inputs(Shape(), requires_grad=False)
+    for kind in ("fake", "symbolic"):
+        for function in (lambda *t: attention(*t), torch.func.grad(lambda *t: attention(*t).sum())):
+            traced = make_fx(function, tracing_mode=kind)(*tensors)
+            torch.testing.assert_close(traced(*tensors), function(*tensors))
+        with pytest.raises(NotImplementedError, match="a Mask in a trace with fake tensors .* pass mask.to"):
+            make_fx(lambda *t: attention(*t, MASK), tracing_mode=kind)(*tensors)
+    with FakeTensorMode() as mode:
+        q, k, v = (mode.from_tensor(t) for t in tensors)
+        assert torch.func.vmap(lambda x: attention(x, k, v))(torch.stack([q, q])).shape == (2, 2, 65, 4, 24)
+        assert torch.func.grad(lambda x: attention(x, k, v, MASK).sum())(q).shape == q.shape
 
 
 @pytest.mark.parametrize("device", DEVICES)
