@@ -395,7 +395,8 @@ FM_API fm_status fm_attention_backward_workspace(const fm_attention_backward_arg
  * On CUDA a call launches kernels on its stream and returns; it never synchronises and allocates no device memory; sinks, lse,
  * grad_lse and grad_sinks are device pointers. With a plan a call may be captured in a CUDA graph; without one, too, if it has no
  * mask (a host mask must be uploaded). K and V of tiles that are skipped may hold anything; inside a visited tile a value that is not
- * finite can reach other rows and keys of that tile. A kernel may visit two of 64 keys (rows) as one, if either is visible. */
+ * finite can reach other rows and keys of that tile. Tiles are 64 rows by 64 keys; of two neighbours a kernel may visit both where
+ * either is visible. */
 FM_API fm_status fm_attention_forward(const fm_attention_forward_args *args);
 FM_API fm_status fm_attention_backward(const fm_attention_backward_args *args);
 

@@ -145,8 +145,8 @@ static fm_status forward(const fm_problem *p) {
     return FM_OK;
 }
 
-/* The arrays of backward's workspace, one after another; f32 queries sum dQ in registers, and so do
- * deterministic calls where the build has no kernel with turns. */
+/* The arrays of backward's workspace, one after another. f32 queries sum dQ in registers, and so do deterministic calls where the build
+ * has no kernel with turns. */
 typedef struct backward_layout {
     size_t row_terms, grad_query_sum, counter, total; /* counter: where it lies, and the turns behind it */
 } backward_layout;
@@ -205,17 +205,18 @@ static bool has_large_shared(int32_t index) {
     return bytes >= LARGE_SHARED_BYTES && !is_compact_asked();
 }
 
+static bool wants_key_value(const fm_backward_problem *bp) { return bp->grad_key.data != NULL || bp->grad_value.data != NULL; }
+
 /* call NULL: by the kernels for every GPU. */
 static fm_status launch_half(const fm_backward_problem *bp, const fm_cuda_backward_problem *problem,
                              const fm_sm90_backward_call *call) {
     const fm_problem *p = &bp->forward;
     const variant *v;
     FM_TRY(find_variant(p, &v));
-    const bool wants_key_value = bp->grad_key.data != NULL || bp->grad_value.data != NULL;
     const int half = half_of(p);
     if (call != NULL) {
         CUDA_TRY("backward", fm_sm90_backward(call));
-    } else if (wants_key_value || problem->grad_query_sum != NULL) {
+    } else if (wants_key_value(bp) || problem->grad_query_sum != NULL) {
         CUDA_TRY("backward", has_large_shared(p->query.device.index) ? v->backward[half](problem, p->stream)
                                                                      : v->backward_compact[half](problem, p->stream));
     }
@@ -232,8 +233,7 @@ static fm_status launch_backward(const fm_backward_problem *bp) {
     fm_cuda_backward_problem problem = cuda_backward_problem(bp);
     fm_sm90_backward_call call;
     bool takes_sm90 = false;
-    const bool wants_key_value = bp->grad_key.data != NULL || bp->grad_value.data != NULL;
-    if (!wants_key_value && (bp->grad_query.data == NULL || !bp->deterministic)) {
+    if (!wants_key_value(bp) && (bp->grad_query.data == NULL || !bp->deterministic)) {
         problem.grad_query_sum = NULL; /* dQ alone is cheaper along rows, but its sums have another order */
     } else if (may_take_sm90(p)) {
         const fm_sm90_place place = {p->query.device.index, (char *)p->workspace + layout_of(bp).counter, p->stream};

@@ -1,5 +1,6 @@
 /* dQ by a walk along rows: one fixed order of sums, where the backward kernel's additions to global memory come in any order.
- * Costs two products more, S and dP again. Used with `deterministic` (not by calls that Hopper's kernel takes), and where dQ alone is wanted.
+ * Costs two products more, S and dP again. Used with `deterministic` (not by calls that Hopper's kernel takes), and where dQ alone is
+ * wanted.
  *
  * Tiles     A block holds 64 rows of one query head and walks the tiles of 64 keys (32 above D 128) that the plan says are visible.
  * Roles     Four warps of 16 rows each. S and dP, 16 x 64 a warp, stay in registers; so does dS, as the left factor of dQ += dS K.

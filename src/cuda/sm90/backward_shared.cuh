@@ -29,8 +29,8 @@ enum {
     NOTES = 16                               /* for the adders, of steps that were sent */
 };
 static_assert((int)BOX == (int)FM_PLAN_BLOCK && TEAMS * BOX == KEYS, "a box is a line, or a step's rows");
-/* Before a note all but the last STAGES + 1 steps have been added, but the ADDERS last notes follow each other. What a note replaces must be
- * older than the step before of the same adder, whose lanes have met since they read it. */
+/* Before a note all but the last STAGES + 1 steps have been added, but the ADDERS last notes follow each other. What a note replaces
+ * must be older than the step before of the same adder, whose lanes have met since they read it. */
 static_assert(NOTES >= STAGES + 1 + ADDERS + ADDERS, "a note could be lost");
 static_assert(D <= 128, "dK and dV of 64 keys lie in a warpgroup's registers");
 

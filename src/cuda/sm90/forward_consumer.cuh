@@ -124,8 +124,8 @@ static __device__ __forceinline__ const forward_item *item_of(const consumer *x)
 static __device__ __forceinline__ int32_t row_of(const consumer *x) {
     return item_of(x)->group * FM_PLAN_GROUP + x->team * TEAM_ROWS + (int32_t)thread_again() % TEAM_THREADS / 32 * 16;
 }
-/* What the team's masker says of a step, if it is partial: forward_masker.cuh. Called before K is given back: a job may take the place of one STAGES before
- * once K's place is free. All lanes arrive, so that racecheck can follow the words. */
+/* What the team's masker says of a step, if it is partial: forward_masker.cuh. Called before K is given back: a job may take the place of
+ * one STAGES before once K's place is free. All lanes arrive, so that racecheck can follow the words. */
 static __device__ __forceinline__ mask_rows take_words(consumer *x, uint32_t classes) {
     mask_rows words = {0, 0};
     if (has_partial(classes)) {
