@@ -1,6 +1,7 @@
 #define FM_IS_BF16 1
 #include "hopper_instructions.h"
 
+#include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/cp_async.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/mma.cuh"
@@ -39,6 +40,57 @@ static __global__ void copy_box(const __grid_constant__ fm_sm90_maps maps, int d
         const uint8_t *from = memory + (at - ptx_shared_address(memory)) + row * 128 + (chunk ^ row % 8) * 16 + i % 8 * 2;
         out[i] = *reinterpret_cast<const uint16_t *>(from);
     }
+}
+
+/* Box number `place` of the block's shared memory. */
+static __device__ void read_box(const uint8_t *memory, int place, uint16_t *out) {
+    const uint8_t *box = memory + (start(memory) - ptx_shared_address(memory)) + place * BOX_BYTES;
+    for (int i = (int)threadIdx.x; i < BOX * BOX; i += TEAM) {
+        out[i] = *reinterpret_cast<const uint16_t *>(box + i / BOX * 128 + (i % BOX / 8 ^ i / BOX % 8) * 16 + i % 8 * 2);
+    }
+}
+
+static __global__ void __cluster_dims__(2)
+    share_boxes(const __grid_constant__ fm_sm90_maps maps, uint16_t *out, uint32_t *words) {
+    enum { FROM_FIRST, OWN, FROM_OTHER, WORD, ALL_READ, BARRIERS };
+    extern __shared__ uint8_t memory[];
+    __shared__ uint64_t barriers[BARRIERS];
+    __shared__ uint32_t word;
+    const uint32_t at = start(memory), rank = ptx_cluster_rank(), full = ptx_shared_address(barriers);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < BARRIERS; i++) {
+            ptx_mbarrier_init(full + 8 * i, i == ALL_READ ? 2 : 1);
+        }
+        ptx_mbarrier_fence_init();
+    }
+    ptx_cluster_sync();
+    if (threadIdx.x == 0) {
+        for (int i = FROM_FIRST; i <= FROM_OTHER; i++) {
+            ptx_mbarrier_arrive_expect(full + 8 * i, BOX_BYTES);
+        }
+        ptx_mbarrier_arrive_expect(full + 8 * WORD, sizeof word);
+        if (rank == 0) {
+            ptx_cluster_load_4d(at, &maps.query, full + 8 * FROM_FIRST, 0, 0, 1, 1);
+        }
+        ptx_tma_load_4d(at + OWN * BOX_BYTES, &maps.query, full + 8 * OWN, 0, BOX * (int)(rank + 1), 1, 1);
+        ptx_mbarrier_wait(full + 8 * OWN, 0);
+        ptx_cluster_copy(ptx_cluster_peer(at + FROM_OTHER * BOX_BYTES, rank), at + OWN * BOX_BYTES, BOX_BYTES,
+                         ptx_cluster_peer(full + 8 * FROM_OTHER, rank));
+        ptx_cluster_store(ptx_cluster_peer(ptx_shared_address(&word), rank), 100 + rank, ptx_cluster_peer(full + 8 * WORD, rank));
+    }
+    for (int i = FROM_FIRST; i <= WORD; i++) {
+        ptx_mbarrier_wait(full + 8 * i, 0);
+    }
+    for (int i = FROM_FIRST; i <= FROM_OTHER; i++) {
+        read_box(memory, i, out + (3 * rank + i) * BOX * BOX);
+    }
+    if (threadIdx.x == 0) {
+        words[rank] = word;
+        ptx_mbarrier_arrive(full + 8 * ALL_READ);
+        ptx_cluster_mbarrier_arrive(ptx_cluster_peer(full + 8 * ALL_READ, rank));
+    }
+    ptx_mbarrier_wait(full + 8 * ALL_READ, 0);
+    ptx_cluster_sync();
 }
 
 template <int REGISTERS> static __device__ void write(const float (&d)[REGISTERS], float *out) {
@@ -217,17 +269,23 @@ static __global__ void take_turns(uint32_t *counter, float *sum) {
     }
 }
 
-static int launch(const void *kernel, void **arguments) {
+static int launch_blocks(const void *kernel, unsigned blocks, void **arguments) {
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
     if (error == cudaSuccess) {
-        error = cudaLaunchKernel(kernel, dim3(1), dim3(TEAM), arguments, SHARED_BYTES, 0);
+        error = cudaLaunchKernel(kernel, dim3(blocks), dim3(TEAM), arguments, SHARED_BYTES, 0);
     }
     return error != cudaSuccess ? error : cudaDeviceSynchronize();
 }
+static int launch(const void *kernel, void **arguments) { return launch_blocks(kernel, 1, arguments); }
 
 extern "C" int hopper_copy_box(const fm_sm90_maps *maps, int dim0, int row0, uint16_t *out) {
     void *arguments[] = {const_cast<fm_sm90_maps *>(maps), &dim0, &row0, &out};
     return launch((const void *)copy_box, arguments);
+}
+
+extern "C" int hopper_share_boxes(const fm_sm90_maps *maps, uint16_t *out, uint32_t *words) {
+    void *arguments[] = {const_cast<fm_sm90_maps *>(maps), &out, &words};
+    return launch_blocks((const void *)share_boxes, 2, arguments);
 }
 
 extern "C" int hopper_multiply_shared(const fm_sm90_maps *maps, int columns, float *out) {

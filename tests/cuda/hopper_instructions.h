@@ -10,6 +10,9 @@ extern "C" {
 
 /* out[64][64]: the box of the query map at (dim0, row0) of batch item and head 1. */
 int hopper_copy_box(const fm_sm90_maps *maps, int dim0, int row0, uint16_t *out);
+/* A cluster of two blocks: out[block][3][64][64]: of dims 0 .. 63, batch item and head 1 of query the box at row 0, which block 0 brings to
+ * both; the block's own, at row 64 (block + 1); the other's, from its shared memory. words[block]: 100 + the other. */
+int hopper_share_boxes(const fm_sm90_maps *maps, uint16_t *out, uint32_t *words);
 /* out[64][columns] = 64 rows of query times `columns` rows of key, 64 dims; columns 64, 96, 128, 192 or 256. */
 int hopper_multiply_shared(const fm_sm90_maps *maps, int columns, float *out);
 /* out[64][columns] = start + weights[64][64] times 64 rows of value, `columns` dims. */

@@ -68,6 +68,31 @@ static void a_box_is_copied_and_what_is_outside_the_tensor_is_zero(void **state)
     device_memory_free(&x.memory);
 }
 
+static void blocks_of_a_cluster_reach_each_other(void **state) {
+    (void)state;
+    enum { ELEMENTS_OF_BOX = FM_SM90_BOX * FM_SM90_BOX };
+    static uint16_t boxes[2][3][ELEMENTS_OF_BOX];
+    uint32_t words[2];
+    fixture x = make_fixture(ROWS, DIMS);
+    device_memory out = device_memory_make(NULL, sizeof boxes, 0), told = device_memory_make(NULL, sizeof words, 0);
+    fm_sm90_maps maps;
+    assert_true(fm_sm90_make_maps(&x.problem, FM_BF16, &maps));
+    CUDA((cudaError_t)hopper_share_boxes(&maps, out.data, told.data));
+    device_memory_read(&out, boxes);
+    device_memory_read(&told, words);
+    for (int block = 0; block < 2; block++) {
+        const int row0[3] = {0, FM_SM90_BOX * (block + 1), FM_SM90_BOX * (2 - block)};
+        for (int i = 0; i < 3 * ELEMENTS_OF_BOX; i++) {
+            const int place = i / ELEMENTS_OF_BOX, at = i % ELEMENTS_OF_BOX;
+            assert_int_equal(boxes[block][place][at], half_of(element(1, row0[place] + at / FM_SM90_BOX, 1, at % FM_SM90_BOX)));
+        }
+        assert_int_equal(words[block], 101 - block);
+    }
+    device_memory_free(&out);
+    device_memory_free(&told);
+    device_memory_free(&x.memory);
+}
+
 static void memory_that_the_copy_engine_cannot_describe_has_no_map(void **state) {
     (void)state;
     fixture x = make_fixture(ROWS, DIMS);
@@ -232,6 +257,7 @@ int main(void) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_box_is_copied_and_what_is_outside_the_tensor_is_zero),
+        cmocka_unit_test(blocks_of_a_cluster_reach_each_other),
         cmocka_unit_test(memory_that_the_copy_engine_cannot_describe_has_no_map),
         cmocka_unit_test(products_of_two_shared_operands),
         cmocka_unit_test(products_of_registers_and_a_transposed_operand_add),
