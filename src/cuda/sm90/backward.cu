@@ -220,7 +220,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         if (warp == 0) {
             producer x = {&bp, &maps, s, 0, 0, 0, false};
             const fm_cuda_problem *p = &bp.forward;
-            produce(&x, (uint32_t)(p->batch * p->heads_kv * p->plan.column_lines.groups), bp.counter);
+            produce(&x, (uint32_t)(p->batch * p->heads_kv * p->plan.column_lines.groups));
         } else if (SUMS_QUERY) {
             add_steps(&bp, s, warp - 1);
         }

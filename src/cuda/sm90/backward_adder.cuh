@@ -1,4 +1,5 @@
-/* The three adder warps of the backward kernel, which take dQ of its steps from the teams' staging to the sum.
+/* The three adder warps of a block of both backward kernels, which take dQ of its steps from the teams' staging to the sum. Of TURNS
+ * blocks that have a group of keys together each adds its dims and passes on a turn, and waits for those of all.
  *
  * Sums need no zeroing: of the groups of keys that see a tile of rows the last one writes, and the others wait until it has. Items are
  * taken from the last keys of a head to the first, and an item's rows ascend, so under most masks nobody waits: the keys behind are seen
@@ -8,7 +9,7 @@
 #define FM_CUDA_SM90_BACKWARD_ADDER_CUH
 
 #include "cuda/ptx/turn.cuh"
-#include "cuda/sm90/backward_shared.cuh"
+#include "cuda/sm90/backward_memory.cuh"
 
 /* Groups of keys behind the note's that see its tile of rows. The whole warp. */
 static __device__ __forceinline__ uint32_t count_groups_behind(const fm_cuda_problem *p, const backward_note *note) {
@@ -35,8 +36,8 @@ static __device__ __forceinline__ uint32_t count_groups_behind(const fm_cuda_pro
 static __device__ __forceinline__ void add_staged(const fm_cuda_backward_problem *bp, backward_shared *s, int team, uint32_t n,
                                                   uint32_t sum_tile, bool is_first) {
     constexpr int WARPS = ROWS / FM_CUDA_ROW_BLOCK, CHUNK_FLOATS = FM_CUDA_ROW_BLOCK * CHUNK;
-    const int chunks = bp->forward.head_dim / CHUNK, first = team * (QUERY_DIMS / CHUNK);
-    const int mine = min(chunks - first, QUERY_DIMS / CHUNK);
+    const int chunks = bp->forward.head_dim / CHUNK, first = first_chunk(team);
+    const int mine = min(chunks - first, count_chunks(team));
     float *to = bp->grad_query_sum + ((int64_t)sum_tile * (WARPS * chunks) + first) * CHUNK_FLOATS;
     uint32_t from = ptx_shared_address(s->staged[team]);
     ptx_mbarrier_wait(ptx_shared_address(&s->staged_full[team][n % STAGED_PHASES]), n / STAGED_PHASES & 1);
@@ -58,21 +59,21 @@ static __device__ __forceinline__ const backward_note *wait_note(backward_shared
     return &s->note[n % NOTES];
 }
 
-/* Adders take steps one after another, for until an addition is complete and its turn passed on takes longer than a step. Team 1 makes
- * its half first. The whole warp. */
+/* Adders take steps one after another, for until an addition is complete and its turn passed on takes longer than a step. The whole
+ * warp. */
 static __device__ __forceinline__ void add_steps(const fm_cuda_backward_problem *bp, backward_shared *s, uint32_t adder) {
 #pragma unroll 1
     for (uint32_t n = adder; wait_note(s, n)->group >= 0; n += ADDERS) {
         asm volatile("" : "+l"(s)); /* what follows from it would be kept, and spill */
         const bool has_turns = bp->turns != NULL;
-        const uint32_t behind = has_turns ? count_groups_behind(&bp->forward, &s->note[n % NOTES]) : 1;
+        const uint32_t behind = has_turns ? TURNS * count_groups_behind(&bp->forward, &s->note[n % NOTES]) : 1;
         if (threadIdx.x % 32 == 0) {
             const uint32_t sum_tile = s->note[n % NOTES].sum_tile;
             if (has_turns) {
-                ptx_turn_wait(bp->turns + sum_tile, bp->deterministic ? behind : min(behind, 1u));
+                ptx_turn_wait(bp->turns + sum_tile, bp->deterministic ? behind : min(behind, (uint32_t)TURNS));
             }
-            add_staged(bp, s, 1, n, sum_tile, behind == 0);
-            add_staged(bp, s, 0, n, sum_tile, behind == 0);
+            add_staged(bp, s, FIRST_STAGED, n, sum_tile, behind == 0);
+            add_staged(bp, s, 1 - FIRST_STAGED, n, sum_tile, behind == 0);
             if (bp->deterministic || behind == 0) {
                 ptx_bulk_wait<0>();
                 ptx_turn_pass(bp->turns + sum_tile);

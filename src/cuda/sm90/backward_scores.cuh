@@ -7,7 +7,7 @@
 
 #include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/wgmma.cuh"
-#include "cuda/sm90/backward_shared.cuh"
+#include "cuda/sm90/backward_memory.cuh"
 #include "cuda/tile/mask_rows.cuh"
 #include "cuda/tile/softmax.cuh"
 
@@ -159,20 +159,24 @@ static __device__ __forceinline__ uint32_t grad_score_address(const uint8_t *lin
 }
 
 /* As [rows][keys]: 16 rows an instruction. */
-static __device__ __forceinline__ void store_grad_scores(uint32_t address, const uint32_t (&pairs)[PAIRS]) {
+static __device__ __forceinline__ void turn_pairs(uint32_t address, const uint32_t (&pairs)[PAIRS]) {
 #pragma unroll
     for (int i = 0; i < ROW_BLOCKS / 2; i++) {
         ptx_stmatrix_transposed(address + i * 16 * 128, pairs[4 * i], pairs[4 * i + 1], pairs[4 * i + 2], pairs[4 * i + 3]);
     }
+}
+
+static __device__ __forceinline__ void store_grad_scores(uint32_t address, const uint32_t (&pairs)[PAIRS]) {
+    turn_pairs(address, pairs);
     ptx_fence_proxy_async();
     __syncwarp();
 }
 
-/* A warp's 16 rows x QUERY_DIMS of dQ as the sum has them: [8 dims][16 rows][8]. */
-static __device__ __forceinline__ void stage_grad_query(float *staged, const float (&dQ)[QUERY_SUMS]) {
+/* A warp's 16 rows of dQ as the sum has them: [dims / 8][16 rows][8]. */
+template <int N> static __device__ __forceinline__ void stage_grad_query(float *staged, const float (&dQ)[N]) {
     const int lane = (int)(thread_again() % 32);
 #pragma unroll
-    for (int j = 0; j < QUERY_SUMS / 4; j++) {
+    for (int j = 0; j < N / 4; j++) {
         float2 *at = reinterpret_cast<float2 *>(staged + 128 * j + 2 * lane);
         at[0] = make_float2(dQ[4 * j], dQ[4 * j + 1]);
         at[32] = make_float2(dQ[4 * j + 2], dQ[4 * j + 3]);

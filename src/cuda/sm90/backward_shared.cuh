@@ -1,10 +1,11 @@
-/* Shared memory of the backward kernel of sm_90a, its barriers, and what the producer tells consumers and adders. */
+/* Shared memory of the backward kernel of sm_90a for head dims up to 128, and its barriers. */
 #ifndef FM_CUDA_SM90_BACKWARD_SHARED_CUH
 #define FM_CUDA_SM90_BACKWARD_SHARED_CUH
 
 #include "cuda/launch.h"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/tma.cuh"
+#include "cuda/sm90/backward_steps.cuh"
 #include "cuda/tile/shared_tile.cuh"
 #include "cuda/variant.cuh"
 
@@ -24,41 +25,14 @@ enum {
     TERMS_BYTES = ROWS * (int)sizeof(float), /* of lse2 or delta */
     QUERY_DIMS = D == 64 ? 32 : 64,          /* of dQ that team 0 makes; team 1 makes the others */
     STAGED_FLOATS = 16 * QUERY_DIMS,         /* a warp's part of dQ on its way out */
-    ADDERS = 3,                              /* warps */
-    STAGED_PHASES = 4,                       /* at least as many as adders wait for at a time */
-    NOTES = 16                               /* for the adders, of steps that were sent */
+    FIRST_STAGED = 1,                        /* the team that makes its dQ first */
+    TURNS = 1                                /* that a group of keys passes on, of a tile */
 };
 static_assert((int)BOX == (int)FM_PLAN_BLOCK && TEAMS * BOX == KEYS, "a box is a line, or a step's rows");
 /* Before a note all but the last STAGES + 1 steps have been added, but the ADDERS last notes follow each other. What a note replaces
  * must be older than the step before of the same adder, whose lanes have met since they read it. */
 static_assert(NOTES >= STAGES + 1 + ADDERS + ADDERS, "a note could be lost");
 static_assert(D <= 128, "dK and dV of 64 keys lie in a warpgroup's registers");
-
-/* A step as the producer sends it. */
-typedef struct backward_step {
-    uint32_t what; /* tile and classes as in tile/step_list.cuh */
-    int32_t plane; /* of the mask */
-} backward_step;
-
-typedef struct backward_item {
-    int32_t batch, head, group; /* head: of K and V */
-    int32_t steps;              /* over all query heads; 0: keys that nobody sees; ITEM_END: there is none */
-} backward_item;
-enum { ITEM_END = -1, ITEM_PLACES = 8 /* more than STAGES + 2: one is stored, STAGES may have been sent, one is found */ };
-
-/* The producer's own notes: the query head in work, and how much it sent. */
-typedef struct backward_sending {
-    int32_t head, plane;
-    uint32_t first_tile; /* of the sum */
-    uint32_t notes;
-    int32_t heads_together; /* key heads whose items are taken side by side */
-} backward_sending;
-
-/* A step as adders hear of it. group: of the item's keys; -1: there are no more steps. */
-typedef struct backward_note {
-    uint32_t sum_tile; /* (batch * heads + query head) * tiles of rows + tile */
-    int32_t tile, plane, group;
-} backward_note;
 
 /* `full`: one arrival and the bytes; `empty`: one arrival of each consumer warp. Use n of a stage is in phase n / STAGES, of dS in n / 2,
  * of a note in n / NOTES. */
@@ -86,5 +60,12 @@ typedef struct backward_shared {
 } backward_shared;
 static_assert(sizeof(backward_shared) <= 232448, "shared memory of a block on sm_90");
 static_assert(D != 128 || sizeof(backward_shared) == 232448, "docs/kernels.md says so");
+
+/* Chunks of 8 dims of dQ that a team makes. */
+static __device__ __forceinline__ int first_chunk(int team) { return team * (QUERY_DIMS / CHUNK); }
+static __device__ __forceinline__ int count_chunks(int team) {
+    (void)team;
+    return QUERY_DIMS / CHUNK;
+}
 
 #endif

@@ -4,39 +4,14 @@
 #define FM_CUDA_SM90_BACKWARD_TEAM_CUH
 
 #include "cuda/ptx/bar.cuh"
-#include "cuda/sm90/backward_scores.cuh"
-#include "cuda/tile/store_rows.cuh"
+#include "cuda/sm90/backward_products.cuh"
 
 enum {
-    TEAM_THREADS = 128,
-    CONSUMERS = TEAMS * TEAM_THREADS,
-    SUMS = D / 2,     /* accumulators of dK and dV of a thread */
     TURN_BARRIER = 1, /* + team */
     TEAM_BARRIER = 3  /* + team */
 };
 
 /* ---- products ---- */
-
-/* S^T or dP^T of one line: [64 keys x 64 rows] = keys (K or V) times rows (Q or dO). */
-static __device__ __forceinline__ void multiply_dims(float (&x)[SCORES], uint64_t keys, uint64_t rows) {
-#pragma unroll
-    for (int k = 0; k < D / 16; k++) {
-        const int at = (k / 4 * BOX_BYTES + k % 4 * 32) / 16;
-        if (k == 0) {
-            ptx_wgmma_ss<0, 0, 0>(x, keys, rows);
-        } else {
-            ptx_wgmma_ss<1, 0, 0>(x, keys + at, rows + at);
-        }
-    }
-}
-
-/* dV or dK of one line: [64 keys x D] += pairs (P^T or dS^T) times rows (dO or Q). */
-static __device__ __forceinline__ void multiply_rows(float (&x)[SUMS], const uint32_t (&pairs)[PAIRS], uint64_t rows) {
-#pragma unroll
-    for (int k = 0; k < ROWS / 16; k++) {
-        ptx_wgmma_rs<1, 1>(x, pairs[4 * k], pairs[4 * k + 1], pairs[4 * k + 2], pairs[4 * k + 3], rows + k * 16 * 128 / 16);
-    }
-}
 
 /* A team's dims of dQ: [64 rows x QUERY_DIMS] = dS of both lines times K of both. */
 static __device__ __forceinline__ void multiply_keys(float (&x)[QUERY_SUMS], uint64_t scores, uint64_t keys) {
@@ -61,27 +36,11 @@ typedef struct consumer {
     uint32_t items, loads;
 } consumer;
 
-static __device__ __forceinline__ void arrive(uint64_t *barrier) {
-    if (thread_again() % 32 == 0) {
-        ptx_mbarrier_arrive(ptx_shared_address(barrier));
-    }
-}
-static __device__ __forceinline__ void wait(uint64_t *barrier, uint32_t use) {
-    ptx_mbarrier_wait(ptx_shared_address(barrier), use & 1);
-}
-
 /* By comparison: a remainder by 3 would be one more chain of operations in every turn. */
 static __device__ __forceinline__ void next_stage(consumer *x) {
     const bool wraps = x->stage == STAGES - 1;
     x->stage = wraps ? 0 : x->stage + 1;
     x->parity ^= wraps;
-}
-
-/* Values that ptxas takes for uniform: it serialises products behind branches on others (C7520). */
-static __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
-
-static __device__ __forceinline__ uint64_t rows_descriptor(const uint8_t *rows) {
-    return ptx_wgmma_descriptor(ptx_shared_address(rows), BOX_BYTES);
 }
 
 template <int TEAM> static __device__ __forceinline__ void take_turn(void) { ptx_bar_sync(TURN_BARRIER + TEAM, CONSUMERS); }
@@ -205,14 +164,6 @@ static __device__ __forceinline__ void pass_grad_query(const consumer *x, const 
     }
 }
 
-/* Whether dK or dV goes out through the staging area. */
-static __device__ __forceinline__ bool goes_by_elements(const fm_cuda_tensor *tensor, bool is_f32) {
-    return tensor->data != NULL && (is_f32 || !tensor->in_chunks);
-}
-static __device__ __forceinline__ bool stores_by_elements(const fm_cuda_backward_problem *bp) {
-    return goes_by_elements(&bp->grad_key, bp->grad_key_is_f32) || goes_by_elements(&bp->grad_value, bp->grad_value_is_f32);
-}
-
 /* One gradient of a line's keys from the warp's 16. */
 template <int TEAM>
 static __device__ __forceinline__ void store_sums(const consumer *x, const fm_cuda_tensor *tensor, bool is_f32, int32_t dim,
@@ -222,30 +173,13 @@ static __device__ __forceinline__ void store_sums(const consumer *x, const fm_cu
     }
     const backward_item *item = &x->s->item[x->items % ITEM_PLACES];
     const int warp = (int)(thread_again() % 128 / 32);
-    const float factors[2] = {factor, factor};
     const store_target target = {tensor,
                                  item->batch * tensor->stride[0] + item->head * tensor->stride[2],
                                  item->group * KEYS + TEAM * BOX + warp * 16,
                                  x->bp->forward.columns,
                                  dim,
                                  is_f32};
-    if (!goes_by_elements(tensor, is_f32)) {
-        store_chunks<1, D / 8>(&target, sums, factors);
-    } else {
-#pragma unroll
-        for (int part = 0; part < D / 32; part++) {
-            store_target some = target;
-            some.head += (int64_t)part * 32 * tensor->stride[3];
-            some.dim -= part * 32;
-            float few[1][4][4];
-#pragma unroll
-            for (int i = 0; i < 16; i++) {
-                few[0][i / 4][i % 4] = sums[0][4 * part + i / 4][i % 4];
-            }
-            __syncwarp();
-            store_elements<1, 4>(&some, few, factors, x->s->staged[TEAM][warp]);
-        }
-    }
+    store_keys(&target, sums, factor, x->s->staged[TEAM][warp], (int)threadIdx.x % 32);
 }
 
 #endif

@@ -99,12 +99,13 @@ template <int DIM> static __device__ __forceinline__ int store_staged_at(int row
     return row * DIM + (dim ^ row % 8 * 4);
 }
 
-/* f32, or any strides: through shared memory of the warp, 16 * FRAGMENTS * DIM floats, to keep the code short. */
+/* f32, or any strides: through shared memory of the warp, 16 * FRAGMENTS * DIM floats, to keep the code short. lane: the caller's, who may
+ * have read it anew, so that nothing that follows from it takes registers before. */
 template <int FRAGMENTS, int DIM_BLOCKS>
-static __device__ __forceinline__ void store_elements(const store_target *target, const float (&c)[FRAGMENTS][DIM_BLOCKS][4],
-                                                      const float (&factor)[2 * FRAGMENTS], float *staged) {
+static __device__ __forceinline__ void store_elements_of(int lane, const store_target *target,
+                                                         const float (&c)[FRAGMENTS][DIM_BLOCKS][4],
+                                                         const float (&factor)[2 * FRAGMENTS], float *staged) {
     constexpr int DIM = 8 * DIM_BLOCKS;
-    const int lane = (int)threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < 2 * FRAGMENTS; r++) {
 #pragma unroll
@@ -130,6 +131,12 @@ static __device__ __forceinline__ void store_elements(const store_target *target
             static_cast<fm_half *>(target->tensor->data)[to] = fm_half_from(x);
         }
     }
+}
+
+template <int FRAGMENTS, int DIM_BLOCKS>
+static __device__ __forceinline__ void store_elements(const store_target *target, const float (&c)[FRAGMENTS][DIM_BLOCKS][4],
+                                                      const float (&factor)[2 * FRAGMENTS], float *staged) {
+    store_elements_of<FRAGMENTS, DIM_BLOCKS>((int)threadIdx.x % 32, target, c, factor, staged);
 }
 
 #endif
