@@ -383,8 +383,8 @@ typedef struct fm_attention_backward_args {
 /* Workspace bytes: a function of shapes, dtypes and backend alone, never of the mask. On the CPU 0: calls allocate and free
  * what they need, 0.4 MB for each thread and, in backward, 8 bytes for each row of each query head. On CUDA memory of the
  * tensors' device, 256-byte aligned: in forward of halves 256 bytes, unless the backend is FM_BACKEND_CUDA_SM80; in backward, rows
- * rounded up to 64, 8 bytes a row and query head; of halves also 4 bytes an element of query, and with head dims 40 to 128 (the larger of
- * both) those 256 and 4 bytes for 64 rows of a query head, unless the backend is FM_BACKEND_CUDA_SM80; calls without the latter need
+ * rounded up to 64, 8 bytes a row and query head; of halves also 4 bytes an element of query, and with head dims from 40 on (the larger
+ * of both) those 256 and 4 bytes for 64 rows of a query head, unless the backend is FM_BACKEND_CUDA_SM80; calls without the latter need
  * nothing for elements of query if deterministic; and without a plan, the bytes of a device plan of the mask's batch and heads with 4
  * intervals (for a mask with a fallback also its bitmaps). */
 FM_API fm_status fm_attention_forward_workspace(const fm_attention_forward_args *args, size_t *bytes);

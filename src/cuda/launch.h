@@ -49,9 +49,9 @@ typedef struct fm_cuda_backward_problem {
      * without turns. */
     float *grad_query_sum;
     int64_t sum_head, sum_slab, sum_chunk;
-    /* Of the Hopper kernel, zeroed by row_terms. counter counts its items; turns, [B, Hq, tiles of 64 rows], groups of keys that have
-     * added their dQ: if deterministic all, one after another, else the first, which writes what others add to. NULL: other kernels, or
-     * key heads of several query heads and not deterministic. */
+    /* Of the Hopper kernels, zeroed by row_terms. counter counts items; turns, [B, Hq, tiles of 64 rows], groups of keys that have
+     * added their dQ, for head dims above 128 twice, a block each: if deterministic all, one after another, else the first, which writes
+     * what others add to. NULL: other kernels, or key heads of several query heads and not deterministic. */
     uint32_t *counter, *turns;
     bool deterministic;
 } fm_cuda_backward_problem;

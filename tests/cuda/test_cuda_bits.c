@@ -117,10 +117,10 @@ static void no_skip_changes_no_bit_where_keys_are_split(void **state) {
 static void no_skip_changes_no_bit_where_weights_round_to_0(void **state) {
     (void)state;
     test_random random = {9};
-    attention_case c = simple_case(1, 320, 640, 2, 1, device_head_dim(128));
-    c.dtype = FM_F16;
-    for (int i = 0; i < 3; i++) {
-        c.scale = 0.25f * (float)(i + 1);
+    for (int i = 0; i < 6; i++) {
+        attention_case c = simple_case(1, 320, 640, 2, 1, device_head_dim(i % 2 == 0 ? 128 : 256));
+        c.dtype = FM_F16;
+        c.scale = 0.25f * (float)(i / 2 + 1);
         assert_one_kind(&c, &random);
     }
 }
@@ -204,8 +204,9 @@ static void twenty_runs_have_equal_bits(void **state) {
 static void two_hundred_deterministic_runs_under_load_have_equal_bits(void **state) {
     (void)state;
     test_random random = {4};
-    for (int i = 0; i < 2; i++) { /* each with a backward kernel of Hopper's */
-        attention_case c = simple_case(2, 1024, 1024, 12, 12, i == 0 ? 64 : device_head_dim(128));
+    static const int64_t dims[] = {64, 128, 192, 256}; /* each with a backward kernel of Hopper's */
+    for (int i = 0; i < 4; i++) {
+        attention_case c = simple_case(2, 1024, 1024, 12, 12, device_head_dim(dims[i]));
         c.dtype = FM_F16;
         assert_repeats(&c, 200, true, &random);
     }

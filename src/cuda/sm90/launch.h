@@ -67,12 +67,14 @@ bool fm_sm90_prepare_backward(fm_cuda_backward_problem *problem, fm_dtype dtype,
                               fm_sm90_backward_call *call);
 int fm_sm90_backward(const fm_sm90_backward_call *call);
 
-/* forward.cu and backward.cu, one object for each dtype and head dim bucket. */
+/* forward.cu, and backward.cu or backward_wide.cu, one object for each dtype and head dim bucket. */
 #define FM_SM90_DECLARE_BACKWARD(dim)                                  \
     int fm_sm90_backward_f16_##dim(const fm_sm90_backward_call *call); \
     int fm_sm90_backward_bf16_##dim(const fm_sm90_backward_call *call);
 FM_SM90_DECLARE_BACKWARD(64)
 FM_SM90_DECLARE_BACKWARD(128)
+FM_SM90_DECLARE_BACKWARD(192)
+FM_SM90_DECLARE_BACKWARD(256)
 #define FM_SM90_DECLARE(dim)                                 \
     int fm_sm90_forward_f16_##dim(const fm_sm90_call *call); \
     int fm_sm90_forward_bf16_##dim(const fm_sm90_call *call);
