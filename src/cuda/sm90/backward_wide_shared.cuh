@@ -54,7 +54,7 @@ typedef struct backward_shared {
     float delta[STAGES][ROWS];
     backward_step step[STAGES];
     backward_item item[ITEM_PLACES]; /* in turn */
-    uint32_t number[ITEM_PLACES];    /* block 1: of items, from block 0 */
+    uint32_t number[ITEM_PLACES];    /* of items, from block 0 */
     uint64_t number_full[ITEM_PLACES];
     uint64_t key_full, key_empty;
     uint64_t query_full[STAGES], query_empty[STAGES];
@@ -70,6 +70,7 @@ typedef struct backward_shared {
     uint64_t staged_empty[TEAMS];               /* of an adder */
 } backward_shared;
 static_assert(sizeof(backward_shared) <= 232448, "shared memory of a block on sm_90");
+static_assert(sizeof(backward_shared) == (D == 256 ? 231424 : 215040), "docs/kernels.md says so");
 
 /* dQ's dims among blocks and teams, in 64s (D 256), or 64s and 32s (D 192), so that each team's lie in one box of K:
  *
