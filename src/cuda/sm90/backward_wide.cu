@@ -62,7 +62,7 @@ static __device__ __forceinline__ void make_grad_value(consumer *x, int32_t left
         visible = find_visible_in_step(x);
         ptx_wgmma_wait<1>();
         ptx_wgmma_ready(dV);
-        arrive_both(&s->grad_output_empty[grad_stage]);
+        leave_grad_output_stage(x, grad_stage);
         if (SUMS_QUERY) {
             start_grad_query_in_turn<VALUE_TEAM>(x, dQ);
         }
@@ -112,7 +112,7 @@ template <bool SUMS_QUERY> static __device__ __forceinline__ void make_grad_key(
         x->uses++;
         ptx_wgmma_wait<SUMS_QUERY ? 1 : 0>(); /* dK: beside its operand ptxas 13.0 would lack registers for dP */
         ptx_wgmma_ready(dK);
-        arrive_both(&s->query_empty[stage]);
+        leave_query_stage(x, stage);
         wait_grad_output(x);
         start_grads(x, dP);
         if (SUMS_QUERY) {
@@ -190,11 +190,13 @@ static __device__ __forceinline__ void make_barriers(backward_shared *s, bool su
     ptx_mbarrier_init(ptx_shared_address(&s->key_empty), CONSUMER_WARPS);
     for (int i = 0; i < STAGES; i++) {
         ptx_mbarrier_init(ptx_shared_address(&s->query_full[i]), 1);
-        ptx_mbarrier_init(ptx_shared_address(&s->query_empty[i]), BLOCKS * CONSUMER_WARPS);
+        ptx_mbarrier_init(ptx_shared_address(&s->query_empty[i]), CONSUMER_WARPS);
+        ptx_mbarrier_init(ptx_shared_address(&s->query_empty_there[i]), CONSUMER_WARPS);
     }
     for (int i = 0; i < GRAD_STAGES; i++) {
         ptx_mbarrier_init(ptx_shared_address(&s->grad_output_full[i]), 1);
-        ptx_mbarrier_init(ptx_shared_address(&s->grad_output_empty[i]), BLOCKS * CONSUMER_WARPS);
+        ptx_mbarrier_init(ptx_shared_address(&s->grad_output_empty[i]), CONSUMER_WARPS);
+        ptx_mbarrier_init(ptx_shared_address(&s->grad_output_empty_there[i]), CONSUMER_WARPS);
     }
     ptx_mbarrier_init(ptx_shared_address(&s->score_full), TEAM_WARPS);
     ptx_mbarrier_init(ptx_shared_address(&s->grad_score_full), 1);

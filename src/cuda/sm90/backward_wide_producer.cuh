@@ -36,6 +36,18 @@ static __device__ __forceinline__ void send_keys(producer *x) {
     x->is_first = false;
 }
 
+/* The stage has been left in this block, for its own terms, and in the other, for the rows that one block sends to both. */
+static __device__ __forceinline__ void wait_query_empty(const producer *x, uint32_t stage) {
+    const uint32_t parity = (x->uses / STAGES & 1) ^ 1;
+    ptx_mbarrier_wait(ptx_shared_address(&x->s->query_empty[stage]), parity);
+    ptx_mbarrier_wait(ptx_shared_address(&x->s->query_empty_there[stage]), parity);
+}
+static __device__ __forceinline__ void wait_grad_output_empty(const producer *x, uint32_t stage) {
+    const uint32_t parity = (x->uses / GRAD_STAGES & 1) ^ 1;
+    ptx_mbarrier_wait(ptx_shared_address(&x->s->grad_output_empty[stage]), parity);
+    ptx_mbarrier_wait(ptx_shared_address(&x->s->grad_output_empty_there[stage]), parity);
+}
+
 /* Each block's barriers count what either block sends to it; bytes that come ahead of the arrival that expects them count as well, for
  * the other block sends no sooner than this one's warps have left the stage, whose phase has ended then. */
 static __device__ __forceinline__ void send_step(producer *x, uint32_t what) {
@@ -46,7 +58,7 @@ static __device__ __forceinline__ void send_step(producer *x, uint32_t what) {
     const int32_t tile = step_tile(what);
     const uint32_t query_full = ptx_shared_address(&s->query_full[stage]),
                    grad_full = ptx_shared_address(&s->grad_output_full[grad_stage]);
-    ptx_mbarrier_wait(ptx_shared_address(&s->query_empty[stage]), (x->uses / STAGES & 1) ^ 1);
+    wait_query_empty(x, stage);
     if (threadIdx.x % 32 == 0) {
         s->step[stage] = backward_step{what, sending->plane};
         send_note(x, backward_note{sending->first_tile + (uint32_t)tile, tile, sending->plane, item_of(x)->group});
@@ -61,7 +73,7 @@ static __device__ __forceinline__ void send_step(producer *x, uint32_t what) {
     if (x->is_first) {
         send_keys(x);
     }
-    ptx_mbarrier_wait(ptx_shared_address(&s->grad_output_empty[grad_stage]), (x->uses / GRAD_STAGES & 1) ^ 1);
+    wait_grad_output_empty(x, grad_stage);
     if (threadIdx.x % 32 == 0) {
         ptx_mbarrier_arrive_expect(grad_full, ROWS_BYTES);
         if (ptx_cluster_rank() == 1) {
@@ -75,8 +87,8 @@ static __device__ __forceinline__ void send_step(producer *x, uint32_t what) {
 
 static __device__ __forceinline__ void send_nothing(producer *x) {
     const uint32_t stage = x->uses % STAGES, grad_stage = x->uses % GRAD_STAGES;
-    ptx_mbarrier_wait(ptx_shared_address(&x->s->query_empty[stage]), (x->uses / STAGES & 1) ^ 1);
-    ptx_mbarrier_wait(ptx_shared_address(&x->s->grad_output_empty[grad_stage]), (x->uses / GRAD_STAGES & 1) ^ 1);
+    wait_query_empty(x, stage);
+    wait_grad_output_empty(x, grad_stage);
     if (threadIdx.x % 32 == 0) {
         ptx_mbarrier_arrive(ptx_shared_address(&x->s->query_full[stage]));
         ptx_mbarrier_arrive(ptx_shared_address(&x->s->grad_output_full[grad_stage]));

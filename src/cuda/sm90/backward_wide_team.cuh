@@ -18,12 +18,11 @@ typedef struct consumer {
 
 /* ---- barriers ---- */
 
-/* In this block and in the other: for what the copy engine writes in both, or the other block copies to this one. */
-static __device__ __forceinline__ void arrive_both(uint64_t *barrier) {
+/* At a barrier of this block and at one of the other: for what the copy engine writes in both, or the other block copies to this one. */
+static __device__ __forceinline__ void arrive_both(uint64_t *here, uint64_t *there) {
     if (thread_again() % 32 == 0) {
-        const uint32_t own = ptx_shared_address(barrier);
-        ptx_mbarrier_arrive(own);
-        ptx_cluster_mbarrier_arrive(ptx_cluster_peer(own, ptx_cluster_rank()));
+        ptx_mbarrier_arrive(ptx_shared_address(here));
+        ptx_cluster_mbarrier_arrive(ptx_cluster_peer(ptx_shared_address(there), ptx_cluster_rank()));
     }
 }
 
@@ -33,10 +32,14 @@ static __device__ __forceinline__ void wait_query(const consumer *x) { wait(&x->
 static __device__ __forceinline__ void wait_grad_output(const consumer *x) {
     wait(&x->s->grad_output_full[grad_stage_of(x)], x->uses / GRAD_STAGES);
 }
-static __device__ __forceinline__ void leave_query(const consumer *x) { arrive_both(&x->s->query_empty[stage_of(x)]); }
-static __device__ __forceinline__ void leave_grad_output(const consumer *x) {
-    arrive_both(&x->s->grad_output_empty[grad_stage_of(x)]);
+static __device__ __forceinline__ void leave_query_stage(const consumer *x, uint32_t stage) {
+    arrive_both(&x->s->query_empty[stage], &x->s->query_empty_there[stage]);
 }
+static __device__ __forceinline__ void leave_grad_output_stage(const consumer *x, uint32_t stage) {
+    arrive_both(&x->s->grad_output_empty[stage], &x->s->grad_output_empty_there[stage]);
+}
+static __device__ __forceinline__ void leave_query(const consumer *x) { leave_query_stage(x, stage_of(x)); }
+static __device__ __forceinline__ void leave_grad_output(const consumer *x) { leave_grad_output_stage(x, grad_stage_of(x)); }
 
 /* ---- products ---- */
 
@@ -71,7 +74,7 @@ template <int TEAM, int N> static __device__ __forceinline__ void start_grad_que
 
 /* dQ of the step in use, complete, to an adder; the scores that it was made of are free. */
 template <int TEAM, int N> static __device__ __forceinline__ void pass_grad_query(const consumer *x, const float (&dQ)[N]) {
-    arrive_both(&x->s->score_empty);
+    arrive_both(&x->s->score_empty, &x->s->score_empty);
     wait(&x->s->staged_empty[TEAM], x->steps + 1);
     stage_grad_query(x->s->staged[TEAM][thread_again() % 128 / 32], dQ);
     arrive(&x->s->staged_full[TEAM][x->steps % STAGED_PHASES]);
