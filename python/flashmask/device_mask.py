@@ -25,6 +25,10 @@ class DeviceMask:
         if isinstance(format, bool) or format not in (lib.VECTORS_STARTEND, lib.VECTORS_FMS_FME, lib.VECTORS_INTERVALS):
             raise ValueError(f"format is {format!r}; see the class methods, which know it")
         self.format, self.causal = format, flag(causal, "causal")
+        self._plans: tuple[Tensor, dict[tuple, Any]] | None = None  # torch_attention.plans_of
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_plans": None}  # copies of the mask have vectors of their own
 
     @classmethod
     def from_startend_row_indices(cls, startend_row_indices: Tensor, *, causal: bool, rows: int | None = None) -> DeviceMask:

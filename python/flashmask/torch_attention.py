@@ -141,9 +141,9 @@ def mask_tensor(mask: Any, query: Tensor, flags: masks.Flags) -> tuple[Tensor | 
         raise RuntimeError(f"mask is on {v.device}, query is on {query.device}: pass mask.to(query.device)")
     if not query.is_cuda:
         return v, [mask.rows, mask.format, int(mask.causal)]
-    arguments = v, mask.rows, mask.format, mask.causal
-    plan = plan_in_graph(mask, query, v.device, flags) if shapes_alone else plan_of_vectors(*arguments, flags)
-    return plan, masks.vectors_form(*arguments)
+    if shapes_alone:
+        return plan_in_graph(mask, query, v.device, flags), masks.vectors_form(v, mask.rows, mask.format, mask.causal)
+    return plan_of_vectors(mask, v, flags)
 
 
 def check_fakes(**tensors: Any) -> None:
@@ -171,7 +171,8 @@ def has_shapes_alone(query: Tensor) -> bool:
 # tensors a later backward pass cannot keep, and outside the transforms of torch.func, whose tensors have no memory and end with
 # them.
 
-_vector_plans = WeakTensorKeyDictionary()  # tensor -> {(stream, what the plan was made with): (version of the tensor, plan)}
+# tensor -> {(stream, what the plan was made with): (version of the tensor, (plan, its form))}
+_vector_plans = WeakTensorKeyDictionary()
 
 
 def plan_in_graph(mask: Mask | DeviceMask, query: Tensor, device: torch.device, flags: masks.Flags) -> Tensor:
@@ -194,18 +195,27 @@ def plan_of_mask(mask: Mask, device: torch.device, flags: masks.Flags) -> Tensor
     return plan
 
 
-def plan_of_vectors(v: Tensor, rows: int, form: int, causal: bool, flags: masks.Flags) -> Tensor:
-    """Of what torch_vmap.unwrapped gives."""
-    arguments = v, rows, form, causal, *flags
+def plans_of(mask: DeviceMask, v: Tensor) -> dict[tuple, tuple[int, tuple[Tensor, list[int]]]]:
+    """Those of v, which the mask keeps at hand: to find them by the tensor takes longer than all else of a call's Python."""
+    at_hand = mask._plans
+    if at_hand is None or at_hand[0] is not v:
+        at_hand = mask._plans = v, _vector_plans.setdefault(v, {})
+    return at_hand[1]
+
+
+def plan_of_vectors(mask: DeviceMask, v: Tensor, flags: masks.Flags) -> tuple[Tensor, list[int]]:
+    """The plan and its form. v: of the mask's vectors what torch_vmap.unwrapped gives."""
+    arguments = mask.rows, mask.format, mask.causal
     traced = torch._C._len_torch_dispatch_stack() > 0 and torch._C._get_dispatch_mode(MODES.PROXY) is not None
     if traced or torch.cuda.is_current_stream_capturing() or v.is_inference():
         # A replay and a traced graph must read the vectors again; changes of inference tensors are not counted.
         with torch._C._DisableFuncTorch():
-            return torch_ops.ops.plan_from_vectors(*arguments)
-    plans = _vector_plans.setdefault(v, {})
-    place = masks.stream_of(v.device), arguments[1:]
+            return torch_ops.ops.plan_from_vectors(v, *arguments, *flags), masks.vectors_form(v, *arguments)
+    plans = plans_of(mask, v)
+    place = masks.stream_of(v.device), arguments, flags
     known = plans.get(place)
     if known is None or known[0] != v._version:
         with torch.inference_mode(False), torch._C._DisableFuncTorch():
-            known = plans[place] = v._version, torch_ops.ops.plan_from_vectors(*arguments)
+            plan = torch_ops.ops.plan_from_vectors(v, *arguments, *flags)
+        known = plans[place] = v._version, (plan, masks.vectors_form(v, *arguments))
     return known[1]

@@ -1,6 +1,8 @@
 """Which plans of a GPU are kept, and how long. The GPU is played: streams are numbers and plans empty tensors."""
 
+import copy
 import gc
+import pickle
 import types
 import weakref
 
@@ -42,8 +44,7 @@ def gpu(monkeypatch):
 
 
 def of_vectors(mask, flags=FLAGS):
-    v = torch_attention.torch_vmap.unwrapped(mask.vectors)
-    return torch_attention.plan_of_vectors(v, mask.rows, mask.format, mask.causal, flags)
+    return torch_attention.plan_of_vectors(mask, torch_attention.torch_vmap.unwrapped(mask.vectors), flags)[0]
 
 
 def of_mask(mask, flags=FLAGS, device=DEVICE):
@@ -98,6 +99,17 @@ def test_changes_are_seen(gpu):
     assert of_vectors(mask) is not second
     mask.vectors[:, :, 2:].zero_()  # through a view
     assert gpu.built == 3 and of_vectors(mask) is of_vectors(mask) and gpu.built == 4
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda mask: pickle.loads(pickle.dumps(mask))])
+def test_copies_of_a_mask_have_plans_of_their_vectors(gpu, copied):
+    mask = startend(document_ends([3, 4]))
+    first = of_vectors(mask)
+    other = copied(mask)
+    assert other._plans is None and torch.equal(other.vectors, mask.vectors)
+    assert (of_vectors(other) is first) == (other.vectors is mask.vectors)
+    other.rows = 6
+    assert of_vectors(other) is not first and of_vectors(mask) is first
 
 
 def test_inference_tensors_are_read_each_time(gpu):
