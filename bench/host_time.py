@@ -111,13 +111,13 @@ def report(rows, times, device):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="on a GPU bfloat16 if not given, else float32")
     options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: no CUDA device")
     if options.device == "cpu":
         torch.set_num_threads(1)
-    rows = cases(options.device, getattr(torch, options.dtype))
+    rows = cases(options.device, getattr(torch, options.dtype or ("bfloat16" if options.device == "cuda" else "float32")))
     times = {name: least(run, options.device) for name, run, *_ in rows if run is not None}
     wrong = report(rows, times, options.device)
     for line in wrong:

@@ -47,6 +47,7 @@ class Forward:
         self.pointer = ctypes.pointer(a)
         self.on_gpu = query.is_cuda
         self.workspace_bytes: int | None = None
+        self.workspace: tuple[int, torch.Tensor] | None = None  # a small one that the next call on that stream takes again
         self.given_back = False
         self.place: tuple | None = None
 
@@ -60,7 +61,7 @@ class Forward:
         if sinks is not None:  # which the key of the layout says too, as of mask
             a.sinks = address("sinks", sinks)
         if self.on_gpu:
-            a.stream = stream_of(query.device)
+            a.stream = self.stream = stream_of(query.device)
         else:
             a.num_threads = lib.num_threads() or torch.get_num_threads()
         if mask is None:
@@ -145,16 +146,36 @@ def layout(x: Inputs, output: torch.Tensor) -> tuple:
     )  # fmt: skip
 
 
-def give_workspace(call: Forward | Backward, name: str, device: torch.device) -> torch.Tensor | None:
-    """From torch's allocator, on the current stream of device. On the CPU none is needed."""
+def workspace_bytes(call: Forward | Backward, name: str) -> int:
     if call.workspace_bytes is None:
         size = ctypes.c_size_t()
         lib.call(name, call.pointer, size)
         call.workspace_bytes = size.value
-    if not call.workspace_bytes:
+    return call.workspace_bytes
+
+
+def give_workspace(call: Forward | Backward, name: str, device: torch.device) -> torch.Tensor | None:
+    """From torch's allocator, on the current stream of device. On the CPU none is needed."""
+    size = workspace_bytes(call, name)
+    if not size:
         return None
-    workspace = torch.empty(call.workspace_bytes, dtype=torch.uint8, device=device)
-    call.args.workspace, call.args.workspace_bytes = workspace.data_ptr(), call.workspace_bytes
+    workspace = torch.empty(size, dtype=torch.uint8, device=device)
+    call.args.workspace, call.args.workspace_bytes = workspace.data_ptr(), size
+    return workspace
+
+
+SMALL = 4096  # bytes of a workspace that is kept, since to allocate it takes as long as all else of a call's Python
+
+
+def give_forward_workspace(call: Forward, device: torch.device) -> torch.Tensor | None:
+    """Likewise. A small one stays with the structs of the call: calls of one thread on one stream have it one after another. What a
+    graph captures runs at any time, and gets its own."""
+    kept = call.workspace
+    if kept is not None and kept[0] == call.stream and not torch.cuda.is_current_stream_capturing():
+        return None
+    workspace = give_workspace(call, "fm_attention_forward_workspace", device)
+    keeps = workspace is not None and workspace.numel() <= SMALL and not torch.cuda.is_current_stream_capturing()
+    call.workspace = (call.stream, workspace) if keeps else None
     return workspace
 
 
@@ -162,7 +183,7 @@ def forward(x: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
     """Writes output [B, Sq, Hq, Dv] (dtype of query, or float32) and lse, contiguous float32 [B, Hq, Sq]."""
     call = _calls.take(layout(x, output), Forward, x, output)
     alive = call.fill(x, output, lse)
-    workspace = give_workspace(call, "fm_attention_forward_workspace", output.device) if call.on_gpu else None
+    workspace = give_forward_workspace(call, output.device) if call.on_gpu else None
     status = lib.dll.fm_attention_forward(call.pointer)
     if status:
         raise lib.error("attention", status)

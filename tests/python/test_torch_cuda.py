@@ -189,6 +189,23 @@ def test_graph_of_a_host_mask():
             attention(*tensors, new)
 
 
+def test_replays_beside_calls():
+    """A graph and eager calls of the same layout, which has more items than a GPU has processors, at once on two streams."""
+    long = Shape(batch=2, rows=2048, columns=2048, heads=8, heads_kv=8, dim=64, dim_v=64)
+    tensors = inputs(long, torch.bfloat16, "cuda", requires_grad=False)
+    expected = attention(*tensors, causal=True)
+    graph, replayed = captured(lambda: attention(*tensors, causal=True))
+    streams, outputs = [torch.cuda.Stream() for _ in range(2)], []
+    torch.cuda.synchronize()
+    for _ in range(30):
+        with torch.cuda.stream(streams[0]):
+            graph.replay()
+        with torch.cuda.stream(streams[1]):
+            outputs.append(attention(*tensors, causal=True))
+    torch.cuda.synchronize()
+    assert torch.equal(replayed, expected) and all(torch.equal(output, expected) for output in outputs)
+
+
 def test_graph_without_a_mask():
     tensors = tensors_on(requires_grad=False)
     graph, output = captured(lambda: attention(*tensors, causal=True))

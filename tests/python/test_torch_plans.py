@@ -1,4 +1,4 @@
-"""Which plans of a GPU are kept, and how long. The GPU is played: streams are numbers and plans empty tensors."""
+"""Which plans and workspaces of a GPU are kept, and how long. The GPU is played: streams are numbers and plans empty tensors."""
 
 import copy
 import gc
@@ -11,7 +11,7 @@ import torch
 from torch.func import functionalize, grad, vmap
 from torch_cases import document_ends, startend
 
-from flashmask import DeviceMask, Mask, torch_attention
+from flashmask import DeviceMask, Mask, torch_attention, torch_calls
 
 FLAGS = (False, -1, -1)
 DEVICE = torch.device("cuda", 0)
@@ -214,3 +214,27 @@ def test_plans_die_with_their_masks(gpu):
     del vectors, mask
     gc.collect()
     assert all(plan() is None for plan in plans)
+
+
+@pytest.mark.parametrize("size, kept", [(0, False), (256, True), (torch_calls.SMALL + 1, False)])
+def test_workspaces(gpu, size, kept):
+    """A small one serves the calls of a stream; none is shared with a graph, whose replays may run beside them."""
+    call = types.SimpleNamespace(workspace=None, workspace_bytes=size, stream=1, args=types.SimpleNamespace(workspace=None))
+
+    def used():
+        """The tensor that a call of which the structs are used has."""
+        new = torch_calls.give_forward_workspace(call, torch.device("cpu"))
+        tensor = new if new is not None else call.workspace and call.workspace[1]
+        assert call.args.workspace == (None if tensor is None else tensor.data_ptr())
+        return tensor
+
+    first = used()
+    assert (first is None) == (size == 0) and (call.workspace is not None) == kept
+    assert not kept or used() is first
+    call.stream = 2
+    other = used()
+    assert not kept or (other is not first and used() is other)
+    gpu.capturing = True
+    inside = [used(), used()]
+    gpu.capturing = False
+    assert not size or len({id(t) for t in [other, *inside, used()]}) == 4

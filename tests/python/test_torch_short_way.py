@@ -100,7 +100,6 @@ def test_traces(kind):
     assert torch.equal(traced(*other), attention(*other, mask))
 
 
-@pytest.mark.skipif(not torch_ops.HAS_SHORT_WAY, reason="dynamo of torch 2.4 fails to trace ctypes in a backward that it compiles")
 def test_onlookers_of_a_compiled_backward():
     """Modes that come after a step was compiled see its backward too."""
     tensors = inputs(Shape())
