@@ -47,7 +47,7 @@ class Forward:
         self.pointer = ctypes.pointer(a)
         self.on_gpu = query.is_cuda
         self.workspace_bytes: int | None = None
-        self.workspace: tuple[int, torch.Tensor] | None = None  # a small one that the next call on that stream takes again
+        self.workspace: torch.Tensor | None = None  # whose address is in args, if it is one of Calls.workspaces
         self.given_back = False
         self.place: tuple | None = None
 
@@ -117,9 +117,11 @@ class Calls(threading.local):
     them a second one in its thread, of a signal's handler or a finalizer, makes others."""
 
     MOST = 512
+    SMALL = 4096  # bytes of each of workspaces
 
     def __init__(self) -> None:
         self.known: dict[tuple, Any] = {}
+        self.workspaces: dict[tuple[torch.device, int], torch.Tensor] = {}  # of forward calls, by stream
 
     def take(self, key: tuple, kind: type[Call], *arguments: Any) -> Call:
         """The kind(*arguments) of the key; one is made unless there is one that is given_back."""
@@ -164,18 +166,22 @@ def give_workspace(call: Forward | Backward, name: str, device: torch.device) ->
     return workspace
 
 
-SMALL = 4096  # bytes of a workspace that is kept, since to allocate it takes as long as all else of a call's Python
-
-
 def give_forward_workspace(call: Forward, device: torch.device) -> torch.Tensor | None:
-    """Likewise. A small one stays with the structs of the call: calls of one thread on one stream have it one after another. What a
-    graph captures runs at any time, and gets its own."""
-    kept = call.workspace
-    if kept is not None and kept[0] == call.stream and not torch.cuda.is_current_stream_capturing():
+    """Likewise, but a small one is allocated once for each thread and stream, whose calls have it one after another: to allocate it
+    takes as long as all else of a call's Python. What a graph captures runs at any time, and gets its own."""
+    size = workspace_bytes(call, "fm_attention_forward_workspace")
+    if not size:
         return None
-    workspace = give_workspace(call, "fm_attention_forward_workspace", device)
-    keeps = workspace is not None and workspace.numel() <= SMALL and not torch.cuda.is_current_stream_capturing()
-    call.workspace = (call.stream, workspace) if keeps else None
+    if size > Calls.SMALL or torch.cuda.is_current_stream_capturing():
+        call.workspace = None
+        return give_workspace(call, "fm_attention_forward_workspace", device)
+    place = device, call.stream
+    workspace = _calls.workspaces.get(place)
+    if workspace is None:
+        workspace = _calls.workspaces[place] = torch.empty(Calls.SMALL, dtype=torch.uint8, device=device)
+    if call.workspace is not workspace:
+        call.workspace = workspace
+        call.args.workspace, call.args.workspace_bytes = workspace.data_ptr(), size
     return workspace
 
 

@@ -216,25 +216,32 @@ def test_plans_die_with_their_masks(gpu):
     assert all(plan() is None for plan in plans)
 
 
-@pytest.mark.parametrize("size, kept", [(0, False), (256, True), (torch_calls.SMALL + 1, False)])
-def test_workspaces(gpu, size, kept):
-    """A small one serves the calls of a stream; none is shared with a graph, whose replays may run beside them."""
-    call = types.SimpleNamespace(workspace=None, workspace_bytes=size, stream=1, args=types.SimpleNamespace(workspace=None))
+@pytest.mark.parametrize("size", [0, 256, torch_calls.Calls.SMALL + 1])
+def test_workspaces(gpu, monkeypatch, size):
+    """Small ones serve the calls of a stream; none is shared with a graph, whose replays may run beside them."""
+    monkeypatch.setattr(torch_calls, "_calls", torch_calls.Calls())
+    first, second = (
+        types.SimpleNamespace(workspace=None, workspace_bytes=size, stream=1, args=types.SimpleNamespace(workspace=None))
+        for _ in range(2)
+    )
 
-    def used():
-        """The tensor that a call of which the structs are used has."""
-        new = torch_calls.give_forward_workspace(call, torch.device("cpu"))
-        tensor = new if new is not None else call.workspace and call.workspace[1]
-        assert call.args.workspace == (None if tensor is None else tensor.data_ptr())
-        return tensor
+    def used(call):
+        workspace = torch_calls.give_forward_workspace(call, torch.device("cpu"))
+        assert call.args.workspace == (None if workspace is None else workspace.data_ptr())
+        assert workspace is None or workspace.numel() >= call.args.workspace_bytes == size
+        return workspace
 
-    first = used()
-    assert (first is None) == (size == 0) and (call.workspace is not None) == kept
-    assert not kept or used() is first
-    call.stream = 2
-    other = used()
-    assert not kept or (other is not first and used() is other)
+    kept = [used(first), used(first), used(second)]
+    assert (kept[0] is None) == (size == 0)
+    if not size:
+        return
+    small = size <= torch_calls.Calls.SMALL
+    assert len({id(t) for t in kept}) == (1 if small else 3)
+    first.stream = 2
+    other = used(first)
+    assert other is not kept[0] and (used(first) is other) == small and (used(second) is kept[0]) == small
     gpu.capturing = True
-    inside = [used(), used()]
+    inside = [used(first), used(first), used(second)]
     gpu.capturing = False
-    assert not size or len({id(t) for t in [other, *inside, used()]}) == 4
+    assert len({id(t) for t in [*kept[:1], other, *inside]}) == 5
+    assert (used(first) is other) == small
