@@ -22,7 +22,7 @@ enum { COUNT_OF_RELATIONS = 3, COUNT_OF_VALUE_DIMS = 3 };
 static const conformance_subject *subject;
 static int first_draw, draws; /* draws 0: the pairwise set */
 static int compared = RESULT_COUNT;
-static int row_level_count = COUNT(row_levels);
+static bool small;
 enum { SMALL_ROW_LEVELS = 7 /* up to 129 */ };
 
 static void factor_levels(int levels[FACTORS]) {
@@ -106,15 +106,30 @@ static void every_pair_agrees_with_the_oracle(void **state) {
     free(rows);
 }
 
+/* Three of four draws are such as the fast kernels take, of the longest of short sequences, so that a few meet most of their code. */
+static void keep_small(int i, int *row, test_random *random) {
+    enum { FIRST_ROWS = 5, FIRST_DIM = 3 };
+    row[ROWS] %= SMALL_ROW_LEVELS;
+    if (i % 4 == 0) {
+        return;
+    }
+    row[ROWS] = FIRST_ROWS + (int)random_integer(random, 0, SMALL_ROW_LEVELS - FIRST_ROWS - 1);
+    row[HEAD_DIM] = FIRST_DIM + (int)random_integer(random, 0, COUNT(dim_levels) - FIRST_DIM - 1);
+    row[DTYPE] = 1 + (int)random_integer(random, 0, COUNT(dtype_levels) - 2);
+    row[LAYOUT] = (int)random_integer(random, LAYOUT_CONTIGUOUS, LAYOUT_TRANSPOSED);
+}
+
 static void random_draws_agree_with_the_oracle(void **state) {
     (void)state;
     int levels[FACTORS], row[FACTORS];
     factor_levels(levels);
-    levels[ROWS] = row_level_count;
     for (int i = first_draw; i < first_draw + draws; i++) {
         test_random random = {(uint64_t)i}; /* one seed a draw: a failing one can be run alone */
         for (int f = 0; f < FACTORS; f++) {
             row[f] = (int)random_integer(&random, 0, levels[f] - 1);
+        }
+        if (small) {
+            keep_small(i, row, &random);
         }
         run_case(i, row, &random);
     }
@@ -126,8 +141,7 @@ int conformance_main(int argc, char **argv, const conformance_subject *backend) 
         compared = RESULT_GRAD_QUERY;
         argc--;
     }
-    const bool small = argc == 4 && strcmp(argv[1], "small") == 0;
-    row_level_count = small ? SMALL_ROW_LEVELS : row_level_count;
+    small = argc == 4 && strcmp(argv[1], "small") == 0;
     if (small || (argc == 4 && strcmp(argv[1], "draws") == 0)) {
         first_draw = atoi(argv[2]);
         draws = atoi(argv[3]);

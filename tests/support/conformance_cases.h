@@ -13,7 +13,8 @@ typedef struct conformance_subject {
 } conformance_subject;
 
 /* A program's main: without arguments the pairwise set; `draws FIRST COUNT`: that many random draws of the whole product, draw i
- * has seed i. The draws depend on nothing else. `small FIRST COUNT`: the same of short sequences, for slow tools.
+ * has seed i. The draws depend on nothing else. `small FIRST COUNT`: the same of short sequences, for slow tools, three of four of halves,
+ * head dims and layouts such as a GPU's fast kernels take.
  * A last argument `forward` compares output and lse alone. */
 int conformance_main(int argc, char **argv, const conformance_subject *subject);
 
