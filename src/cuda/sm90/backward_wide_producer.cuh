@@ -36,16 +36,12 @@ static __device__ __forceinline__ void send_keys(producer *x) {
     x->is_first = false;
 }
 
-/* The stage has been left in this block, for its own terms, and in the other, for the rows that one block sends to both. */
+/* Until the stage has been left in both blocks. */
 static __device__ __forceinline__ void wait_query_empty(const producer *x, uint32_t stage) {
-    const uint32_t parity = (x->uses / STAGES & 1) ^ 1;
-    ptx_mbarrier_wait(ptx_shared_address(&x->s->query_empty[stage]), parity);
-    ptx_mbarrier_wait(ptx_shared_address(&x->s->query_empty_there[stage]), parity);
+    ptx_mbarrier_wait(ptx_shared_address(&x->s->query_empty[stage]), (x->uses / STAGES & 1) ^ 1);
 }
 static __device__ __forceinline__ void wait_grad_output_empty(const producer *x, uint32_t stage) {
-    const uint32_t parity = (x->uses / GRAD_STAGES & 1) ^ 1;
-    ptx_mbarrier_wait(ptx_shared_address(&x->s->grad_output_empty[stage]), parity);
-    ptx_mbarrier_wait(ptx_shared_address(&x->s->grad_output_empty_there[stage]), parity);
+    ptx_mbarrier_wait(ptx_shared_address(&x->s->grad_output_empty[stage]), (x->uses / GRAD_STAGES & 1) ^ 1);
 }
 
 /* Each block's barriers count what either block sends to it; bytes that come ahead of the arrival that expects them count as well, for

@@ -41,9 +41,9 @@ static_assert(NOTES >= STAGES + 2 + ADDERS + ADDERS, "a note could be lost");
 /* A cluster's second block may be behind the first by the items that fit its stages of Q, one being found and one being taken. */
 static_assert(ITEM_PLACES >= STAGES + 3, "a number could be lost");
 
-/* `full`: one arrival and the bytes. `empty`: one arrival of each consumer warp of this block; `empty_there`: of the other block, for what
- * the copy engine writes in both. Use n of a stage is in phase n / STAGES (of dO n / GRAD_STAGES), of a note in n / NOTES, of scores and
- * staging in phase n. */
+/* `full`: one arrival and the bytes. `empty`: one arrival of each consumer warp, of those of both blocks where the copy engine writes to
+ * both; of the other's alone, two phases could end before this block's sender asks about the first (docs/kernels.md). Use n of a stage
+ * is in phase n / STAGES (of dO n / GRAD_STAGES), of a note in n / NOTES, of scores and staging in phase n. */
 typedef struct backward_shared {
     alignas(1024) uint8_t key[ROWS_BYTES], value[ROWS_BYTES]; /* of the block's line */
     uint8_t other_key[QUERY_BOXES][BOX_BYTES];                /* of the other line, those dims of which the block makes dQ */
@@ -58,8 +58,8 @@ typedef struct backward_shared {
     uint32_t number[ITEM_PLACES];    /* of items, from block 0 */
     uint64_t number_full[ITEM_PLACES];
     uint64_t key_full, key_empty;
-    uint64_t query_full[STAGES], query_empty[STAGES], query_empty_there[STAGES];
-    uint64_t grad_output_full[GRAD_STAGES], grad_output_empty[GRAD_STAGES], grad_output_empty_there[GRAD_STAGES];
+    uint64_t query_full[STAGES], query_empty[STAGES];
+    uint64_t grad_output_full[GRAD_STAGES], grad_output_empty[GRAD_STAGES];
     uint64_t score_full;      /* P is there: 4 warps */
     uint64_t grad_score_full; /* dS of both lines is there: one arrival and the other block's bytes */
     uint64_t score_empty;     /* dQ has been made from it: 16 warps of both blocks; without dQ: P has been read, 4 warps */

@@ -18,11 +18,12 @@ typedef struct consumer {
 
 /* ---- barriers ---- */
 
-/* At a barrier of this block and at one of the other: for what the copy engine writes in both, or the other block copies to this one. */
-static __device__ __forceinline__ void arrive_both(uint64_t *here, uint64_t *there) {
+/* In this block, then in the other: for what the copy engine writes in both, or the other block copies to this one. */
+static __device__ __forceinline__ void arrive_both(uint64_t *barrier) {
     if (thread_again() % 32 == 0) {
-        ptx_mbarrier_arrive(ptx_shared_address(here));
-        ptx_cluster_mbarrier_arrive(ptx_cluster_peer(ptx_shared_address(there), ptx_cluster_rank()));
+        const uint32_t own = ptx_shared_address(barrier);
+        ptx_mbarrier_arrive(own);
+        ptx_cluster_mbarrier_arrive(ptx_cluster_peer(own, ptx_cluster_rank()));
     }
 }
 
@@ -33,10 +34,10 @@ static __device__ __forceinline__ void wait_grad_output(const consumer *x) {
     wait(&x->s->grad_output_full[grad_stage_of(x)], x->uses / GRAD_STAGES);
 }
 static __device__ __forceinline__ void leave_query_stage(const consumer *x, uint32_t stage) {
-    arrive_both(&x->s->query_empty[stage], &x->s->query_empty_there[stage]);
+    arrive_both(&x->s->query_empty[stage]);
 }
 static __device__ __forceinline__ void leave_grad_output_stage(const consumer *x, uint32_t stage) {
-    arrive_both(&x->s->grad_output_empty[stage], &x->s->grad_output_empty_there[stage]);
+    arrive_both(&x->s->grad_output_empty[stage]);
 }
 static __device__ __forceinline__ void leave_query(const consumer *x) { leave_query_stage(x, stage_of(x)); }
 static __device__ __forceinline__ void leave_grad_output(const consumer *x) { leave_grad_output_stage(x, grad_stage_of(x)); }
@@ -74,7 +75,7 @@ template <int TEAM, int N> static __device__ __forceinline__ void start_grad_que
 
 /* dQ of the step in use, complete, to an adder; the scores that it was made of are free. */
 template <int TEAM, int N> static __device__ __forceinline__ void pass_grad_query(const consumer *x, const float (&dQ)[N]) {
-    arrive_both(&x->s->score_empty, &x->s->score_empty);
+    arrive_both(&x->s->score_empty);
     wait(&x->s->staged_empty[TEAM], x->steps + 1);
     stage_grad_query(x->s->staged[TEAM][thread_again() % 128 / 32], dQ);
     arrive(&x->s->staged_full[TEAM][x->steps % STAGED_PHASES]);
