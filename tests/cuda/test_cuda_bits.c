@@ -100,6 +100,20 @@ static void no_skip_changes_no_bit_where_adjacent_lines_see_unlike_tiles(void **
     }
 }
 
+/* Groups of keys without a tile, several in a row for a block and more than there are multiprocessors. */
+static void no_skip_changes_no_bit_where_nobody_sees_most_keys(void **state) {
+    (void)state;
+    static const int64_t dims[] = {128, 192, 256};
+    test_random random = {11};
+    for (int i = 0; i < 6; i++) {
+        attention_case c = simple_case(1, 70, 24000, 4, i % 2 == 0 ? 4 : 2, device_head_dim(dims[i % 3]));
+        c.dtype = i < 3 ? FM_F16 : FM_BF16;
+        c.mask = device_blocks(&random, c.rows, c.columns, 0.05);
+        assert_one_kind(&c, &random);
+        fm_mask_free((fm_mask *)c.mask);
+    }
+}
+
 static void no_skip_changes_no_bit_where_keys_are_split(void **state) {
     (void)state;
     test_random random = {10};
@@ -322,6 +336,7 @@ int main(void) {
         cmocka_unit_test(no_skip_changes_no_bit_where_adjacent_lines_see_unlike_tiles),
         cmocka_unit_test(no_skip_changes_no_bit_where_weights_round_to_0),
         cmocka_unit_test(no_skip_changes_no_bit_where_scores_rise),
+        cmocka_unit_test(no_skip_changes_no_bit_where_nobody_sees_most_keys),
         cmocka_unit_test(no_skip_changes_no_bit_where_keys_are_split),
         cmocka_unit_test(twenty_runs_have_equal_bits),
         cmocka_unit_test(two_hundred_deterministic_runs_under_load_have_equal_bits),
