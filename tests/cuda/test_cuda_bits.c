@@ -132,9 +132,10 @@ static void no_skip_changes_no_bit_where_weights_round_to_0(void **state) {
     (void)state;
     test_random random = {9};
     for (int i = 0; i < 6; i++) {
+        const int quarters = 1 + i / 2;
         attention_case c = simple_case(1, 320, 640, 2, 1, device_head_dim(i % 2 == 0 ? 128 : 256));
         c.dtype = FM_F16;
-        c.scale = 0.25f * (float)(i / 2 + 1);
+        c.scale = 0.25f * (float)quarters;
         assert_one_kind(&c, &random);
     }
 }
