@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import Any, Callable, Sequence
+from typing import Sequence
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from . import torch_calls as calls
 from . import torch_masks as masks
 from . import torch_vmap as vmap
 from ._tokens import mask_of
+from .torch_frames import untraced
 
 library = torch.library.Library("flashmask", "DEF")
 
@@ -52,7 +53,6 @@ define(f"plan_from_mask(Tensor token, Device device, SymInt[] form, {FLAGS}) -> 
 define(f"plan_from_vectors(Tensor vectors, SymInt rows, int format, bool vectors_causal, {FLAGS}) -> Tensor")
 
 ops = torch.ops.flashmask
-eval_frame = torch._C._dynamo.eval_frame
 
 # ---- attention ----
 
@@ -198,32 +198,6 @@ def keep(ctx, mask: Tensor | None, rest: Sequence) -> None:
     if mask is not None and mask.dim() == 0:
         ctx.token = mask  # hooks may save a copy, which keeps no Mask alive
     ctx.set_materialize_grads(False)
-
-
-def skip_code(code: Any) -> None:
-    """Has dynamo leave frames of the code alone, by the name that this torch has for it; dynamo itself would take long to import."""
-    if hasattr(eval_frame, "skip_code"):
-        eval_frame.skip_code(code)
-    elif hasattr(eval_frame, "set_code_exec_strategy"):
-        action = eval_frame._FrameAction
-        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))
-
-
-def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, out of sight of dynamo where C++ calls it in the midst of compiled code: dynamo would trace each of its frames, and
-    stumble over ctypes. Where a graph takes it in it stays in sight."""
-
-    def run(*args: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return function(*args)
-        callback = eval_frame.set_eval_frame(None)
-        try:
-            return function(*args)
-        finally:
-            eval_frame.set_eval_frame(callback)
-
-    skip_code(run.__code__)
-    return run
 
 
 def differentiate(ctx, grad_output: Tensor | None, grad_lse: Tensor | None, wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:

@@ -223,6 +223,103 @@ def test_transforms_inside(backend, device):
         compiled(gradients, backend)(*tensors, host)
 
 
+def steps_of(loss):
+    """Compiled training steps, which call backward, and the number of their graphs after each."""
+
+    def keep(graph, _):
+        counts[-1] += 1
+        return graph.forward
+
+    @torch.compile(backend=keep)
+    def run(*arguments):
+        loss(*arguments).backward()
+
+    counts = [0]
+
+    def train(tensors, *arguments):
+        expected = torch.autograd.grad(loss(*tensors, *arguments), tensors)
+        for t in tensors:
+            t.grad = None
+        run(*tensors, *arguments)
+        for t, other in zip(tensors, expected, strict=True):
+            torch.testing.assert_close(t.grad, other)
+        counts.append(counts[-1])
+
+    return train, counts
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", [Mask, DeviceMask])
+def test_code_that_is_compiled_too_often(kind, device):
+    """torch leaves it alone then, and torch 2.4 compiles what it calls instead, and so on inward."""
+    tensors, mask = inputs(Shape(), device=device), mask_of(kind, LENGTHS[0], device)
+
+    def loss(q, k, v, scale):
+        return attention(q, k, v, mask, softmax_scale=scale, deterministic=True).square().sum()
+
+    train, counts = steps_of(loss)
+    with torch._dynamo.config.patch(cache_size_limit=2):
+        for n in range(20):
+            train(tensors, 0.1 + 0.01 * n)
+    assert counts[10] == counts[-1]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_operators_in_code_that_is_not_compiled(device):
+    """Where torch has no graph of a function, it compiles the kernels' own Python if it may."""
+    tensors = inputs(Shape(), device=device)
+
+    def loss(q, k, v):
+        try:
+            torch._dynamo.graph_break()
+            return torch.ops.flashmask.forward(q, k, v, None, None, [], True, -1, -1, None, 0.0, True, False)[0].square().sum()
+        finally:
+            pass
+
+    train, counts = steps_of(loss)
+    for _ in range(3):
+        train(tensors)
+    assert counts[1] == counts[-1]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_masks_built_inside(device):
+    """No graph takes them in, and none is made anew for each."""
+    tensors = inputs(Shape(), device=device)
+
+    def loss(q, k, v):
+        return attention(q, k, v, Mask.documents([30, 35], causal=True), deterministic=True).square().sum()
+
+    train, counts = steps_of(loss)
+    for _ in range(4):
+        train(tensors)
+    assert counts[1] == counts[-1]
+
+
+def test_dynamo_is_back_after_a_backward_that_fails(monkeypatch):
+    """It is turned off within."""
+    tensors = inputs(Shape())
+    outside, graphs = torch.compiler.disable(attention), []
+
+    @torch.compile(backend=lambda graph, _: graphs.append(graph) or graph.forward)
+    def step(*t):
+        try:
+            outside(*t).sum().backward()
+        except RuntimeError:
+            pass
+        return later(t[0])
+
+    def later(x):
+        return x.sin()
+
+    def fail(*_):
+        raise RuntimeError
+
+    monkeypatch.setattr(torch_ops, "differentiate", fail)
+    assert torch.equal(step(*tensors), tensors[0].sin()) and len(graphs) == 1
+    assert tensors[0].grad is None
+
+
 def test_plans_of_a_gpu():
     """How graphs for a GPU take masks, on a machine that may have none: the graph is made and not run."""
     graphs = []
