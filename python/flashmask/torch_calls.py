@@ -166,13 +166,13 @@ def give_workspace(call: Forward | Backward, name: str, device: torch.device) ->
     return workspace
 
 
-def give_forward_workspace(call: Forward, device: torch.device) -> torch.Tensor | None:
-    """Likewise, but a small one is allocated once for each thread and stream, whose calls have it one after another: to allocate it
-    takes as long as all else of a call's Python. What a graph captures runs at any time, and gets its own."""
+def give_forward_workspace(call: Forward, device: torch.device, keeps: bool) -> torch.Tensor | None:
+    """Likewise, but where keeps a small one is allocated once for each thread and stream, whose calls have it one after another: to
+    allocate it takes as long as all else of a call's Python. What a graph captures runs at any time, and gets its own."""
     size = workspace_bytes(call, "fm_attention_forward_workspace")
     if not size:
         return None
-    if size > Calls.SMALL or torch.cuda.is_current_stream_capturing():
+    if not keeps or size > Calls.SMALL or torch.cuda.is_current_stream_capturing():
         call.workspace = None
         return give_workspace(call, "fm_attention_forward_workspace", device)
     place = device, call.stream
@@ -185,11 +185,12 @@ def give_forward_workspace(call: Forward, device: torch.device) -> torch.Tensor 
     return workspace
 
 
-def forward(x: Inputs, output: torch.Tensor, lse: torch.Tensor) -> None:
-    """Writes output [B, Sq, Hq, Dv] (dtype of query, or float32) and lse, contiguous float32 [B, Hq, Sq]."""
+def forward(x: Inputs, output: torch.Tensor, lse: torch.Tensor, keeps: bool = True) -> None:
+    """Writes output [B, Sq, Hq, Dv] (dtype of query, or float32) and lse, contiguous float32 [B, Hq, Sq]. keeps: whether a workspace
+    may outlive the call."""
     call = _calls.take(layout(x, output), Forward, x, output)
     alive = call.fill(x, output, lse)
-    workspace = give_forward_workspace(call, output.device) if call.on_gpu else None
+    workspace = give_forward_workspace(call, output.device, keeps) if call.on_gpu else None
     status = lib.dll.fm_attention_forward(call.pointer)
     if status:
         raise lib.error("attention", status)

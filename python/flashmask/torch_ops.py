@@ -68,13 +68,14 @@ def results(query: Tensor, key: Tensor, value: Tensor, f32: bool) -> tuple[Tenso
 
 
 def forward(query, key, value, sinks, mask, *rest):
-    return run(query, key, value, sinks, mask, rest)
+    # Inductor has graphs allocate from a pool of its own, and refuses what stays there.
+    return run(query, key, value, sinks, mask, rest, keeps=False)
 
 
-def run(query, key, value, sinks, mask, rest):
-    """rest: form, causal, window_left, window_right, scale, softcap, deterministic, f32."""
+def run(query, key, value, sinks, mask, rest, keeps=True):
+    """rest: form, causal, window_left, window_right, scale, softcap, deterministic, f32. keeps: of torch_calls.forward."""
     output, lse = results(query, key, value, rest[7])
-    calls.forward((query, key, value, sinks, mask, rest[0], rest[1:6]), output, lse)
+    calls.forward((query, key, value, sinks, mask, rest[0], rest[1:6]), output, lse, keeps)
     return output, lse
 
 

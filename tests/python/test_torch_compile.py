@@ -352,3 +352,14 @@ def test_cuda_graphs_of_inductor():
             torch.compiler.cudagraph_mark_step_begin()
             output = run(q, k, v, mask_of(kind, lengths, "cuda")).clone()
             assert torch.equal(output, attention(q, k, v, Mask.documents(lengths, causal=True)))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_cuda_graphs_of_inductor_with_a_workspace():
+    """Before it captures, inductor runs the graph with memory of the pool, and raises where some of it stays allocated."""
+    shape = Shape(batch=2, rows=2048, columns=2048, heads=8, heads_kv=8, dim=64, dim_v=64)
+    tensors = inputs(shape, torch.bfloat16, "cuda", requires_grad=False)
+    run = compiled(lambda *t: attention(*t, causal=True), "inductor", mode="reduce-overhead")
+    for _ in range(4):
+        torch.compiler.cudagraph_mark_step_begin()
+        assert torch.equal(run(*tensors).clone(), attention(*tensors, causal=True))

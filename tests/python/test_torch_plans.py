@@ -11,7 +11,7 @@ import torch
 from torch.func import functionalize, grad, vmap
 from torch_cases import document_ends, startend
 
-from flashmask import DeviceMask, Mask, torch_attention, torch_calls
+from flashmask import DeviceMask, Mask, attention, torch_attention, torch_calls, torch_ops
 
 FLAGS = (False, -1, -1)
 DEVICE = torch.device("cuda", 0)
@@ -225,8 +225,8 @@ def test_workspaces(gpu, monkeypatch, size):
         for _ in range(2)
     )
 
-    def used(call):
-        workspace = torch_calls.give_forward_workspace(call, torch.device("cpu"))
+    def used(call, keeps=True):
+        workspace = torch_calls.give_forward_workspace(call, torch.device("cpu"), keeps)
         assert call.args.workspace == (None if workspace is None else workspace.data_ptr())
         assert workspace is None or workspace.numel() >= call.args.workspace_bytes == size
         return workspace
@@ -243,5 +243,19 @@ def test_workspaces(gpu, monkeypatch, size):
     gpu.capturing = True
     inside = [used(first), used(first), used(second)]
     gpu.capturing = False
-    assert len({id(t) for t in [*kept[:1], other, *inside]}) == 5
+    inside.append(used(first, keeps=False))
+    assert len({id(t) for t in [*kept[:1], other, *inside]}) == 6
     assert (used(first) is other) == small
+
+
+def test_only_plain_calls_keep_workspaces(monkeypatch):
+    """Those of graphs come from pools that torch checks for what stays there."""
+    seen, forward = [], torch_calls.forward
+    monkeypatch.setattr(torch_calls, "forward", lambda x, o, lse, keeps: seen.append(keeps) or forward(x, o, lse, keeps))
+    q = torch.randn(1, 9, 2, 8)
+    attention(q, q, q)
+    torch.compile(attention, backend="eager")(q, q, q)
+    torch.ops.flashmask.forward(q, q, q, None, None, [], False, -1, -1, None, 0.0, True, False)
+    with torch.device("cpu"):  # as inductor's warm-up has it
+        attention(q, q, q)
+    assert seen == [torch_ops.HAS_SHORT_WAY, False, False, False]
