@@ -20,15 +20,20 @@ class DeviceMask:
     behind torch's back (through .data or NumPy, by a kernel of one's own or one that a graph replays) may be missed by later calls.
     """
 
+    _plans: tuple[Tensor, dict[tuple, Any]] | None = None  # torch_attention.plans_of
+
     def __init__(self, vectors: Tensor, rows: int | None, format: int, causal: bool) -> None:
         self.vectors, self.rows = checked(vectors, "vectors", 4), rows_of(vectors, rows)
         if isinstance(format, bool) or format not in (lib.VECTORS_STARTEND, lib.VECTORS_FMS_FME, lib.VECTORS_INTERVALS):
             raise ValueError(f"format is {format!r}; see the class methods, which know it")
         self.format, self.causal = format, flag(causal, "causal")
-        self._plans: tuple[Tensor, dict[tuple, Any]] | None = None  # torch_attention.plans_of
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_plans": None}  # copies of the mask have vectors of their own
+    def __getstate__(self) -> Any:
+        """Without plans: copies have vectors of their own. A pair where a subclass has slots."""
+        state: Any = super().__getstate__()
+        members, *slots = state if isinstance(state, tuple) else (state,)
+        members = {name: value for name, value in members.items() if name != "_plans"}
+        return (members, *slots) if slots else members
 
     @classmethod
     def from_startend_row_indices(cls, startend_row_indices: Tensor, *, causal: bool, rows: int | None = None) -> DeviceMask:

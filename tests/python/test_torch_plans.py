@@ -106,10 +106,31 @@ def test_copies_of_a_mask_have_plans_of_their_vectors(gpu, copied):
     mask = startend(document_ends([3, 4]))
     first = of_vectors(mask)
     other = copied(mask)
-    assert other._plans is None and torch.equal(other.vectors, mask.vectors)
+    assert "_plans" not in vars(other) and torch.equal(other.vectors, mask.vectors)
     assert (of_vectors(other) is first) == (other.vectors is mask.vectors)
     other.rows = 6
     assert of_vectors(other) is not first and of_vectors(mask) is first
+
+
+class Slots(DeviceMask):
+    __slots__ = ("name",)
+
+
+class Own(DeviceMask):
+    def __init__(self, vectors):
+        self.vectors, self.rows, self.format, self.causal = vectors, vectors.shape[2], 0, True
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda mask: pickle.loads(pickle.dumps(mask))])
+def test_subclasses(gpu, copied):
+    ends = startend(document_ends([3, 4])).vectors
+    named = Slots.from_startend_row_indices(ends, causal=True)
+    named.name = "a"
+    plan = of_vectors(named)
+    other = copied(named)
+    assert type(other) is Slots and other.name == "a" and torch.equal(other.vectors, ends)
+    own = Own(ends)
+    assert of_vectors(own) is plan and torch.equal(copied(own).vectors, ends)
 
 
 def test_inference_tensors_are_read_each_time(gpu):
