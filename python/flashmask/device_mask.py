@@ -16,8 +16,9 @@ class DeviceMask:
 
     Make one by from_startend_row_indices, from_fms_fme or from_intervals. rows: query rows, None: as many as keys. Values are
     read when attention runs; those of a GPU cannot be checked then: bounds outside the rows are clamped, start >= end is empty.
-    vectors may be changed in place between steps by torch's own operations, and replays of a CUDA graph read them again; a change
-    behind torch's back (through .data or NumPy, by a kernel of one's own or one that a graph replays) may be missed by later calls.
+    vectors may be changed in place between steps by torch's own operations, and replays of a CUDA graph read them again. A change
+    that torch does not count (through .data or NumPy, by torch.distributed's broadcast, all_reduce, scatter or recv, by a kernel of
+    one's own or one that a graph replays) may be missed by later calls: torch.autograd.graph.increment_version(vectors) tells it.
     """
 
     _plans: tuple[Tensor, dict[tuple, Any]] | None = None  # torch_attention.plans_of

@@ -101,6 +101,16 @@ def test_changes_are_seen(gpu):
     assert gpu.built == 3 and of_vectors(mask) is of_vectors(mask) and gpu.built == 4
 
 
+def test_changes_that_torch_does_not_count(gpu):
+    """What torch.distributed receives into vectors is one, as what comes through NumPy."""
+    mask = startend(document_ends([3, 4]))
+    first = of_vectors(mask)
+    mask.vectors.numpy()[0, 0, 0, 0] = 1
+    assert of_vectors(mask) is first
+    torch.autograd.graph.increment_version(mask.vectors)
+    assert of_vectors(mask) is not first
+
+
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda mask: pickle.loads(pickle.dumps(mask))])
 def test_copies_of_a_mask_have_plans_of_their_vectors(gpu, copied):
     mask = startend(document_ends([3, 4]))
