@@ -43,7 +43,7 @@ class Indices:
 def verdict(result: Any, shape: tuple[int, int]) -> np.ndarray:
     """What the predicate said, bool of any shape that broadcasts to `shape`."""
     wanted = f"{list(shape)} or what broadcasts to it"
-    if hasattr(result, "detach"):
+    if not isinstance(result, np.ndarray) and hasattr(result, "detach"):  # as arrays have it too that torch.compile sees
         result = result.detach().cpu()
     try:
         array = on_host(result, "what the predicate returned")

@@ -186,8 +186,8 @@ def give_forward_workspace(call: Forward, device: torch.device, keeps: bool) -> 
 
 
 def forward(x: Inputs, output: torch.Tensor, lse: torch.Tensor, keeps: bool = True) -> None:
-    """Writes output [B, Sq, Hq, Dv] (dtype of query, or float32) and lse, contiguous float32 [B, Hq, Sq]. keeps: whether a workspace
-    may outlive the call."""
+    """Writes output [B, Sq, Hq, Dv] (dtype of query, or float32) and lse, contiguous float32 [B, Hq, Sq]. keeps: whether a
+    workspace may outlive the call."""
     call = _calls.take(layout(x, output), Forward, x, output)
     alive = call.fill(x, output, lse)
     workspace = give_forward_workspace(call, output.device, keeps) if call.on_gpu else None

@@ -282,13 +282,27 @@ def test_operators_in_code_that_is_not_compiled(device):
     assert counts[1] == counts[-1]
 
 
+def triangle(b, h, i, j):
+    return i >= j
+
+
+BUILD = {
+    "documents": lambda: Mask.documents([30, 35], causal=True),
+    "intersection": lambda: Mask.causal(65) & Mask.documents([30, 35], causal=True),
+    "matrix": lambda: Mask.from_dense(np.tri(65, dtype=bool)[None, None]),
+    "predicate": lambda: Mask.from_mask_mod(triangle, 65, 65),
+    "predicate of arrays": lambda: Mask.from_mask_mod(triangle, 65, 65, indices="numpy"),
+}
+
+
 @pytest.mark.parametrize("device", DEVICES)
-def test_masks_built_inside(device):
+@pytest.mark.parametrize("kind", BUILD)
+def test_masks_built_inside(kind, device):
     """No graph takes them in, and none is made anew for each."""
-    tensors = inputs(Shape(), device=device)
+    tensors, build = inputs(Shape(), device=device), BUILD[kind]
 
     def loss(q, k, v):
-        return attention(q, k, v, Mask.documents([30, 35], causal=True), deterministic=True).square().sum()
+        return attention(q, k, v, build(), deterministic=True).square().sum()
 
     train, counts = steps_of(loss)
     for _ in range(4):
