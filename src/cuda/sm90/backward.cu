@@ -83,7 +83,7 @@ static __device__ __forceinline__ void next_step(consumer *x, float (&dK)[SUMS],
     pass_turn<TEAM>();
     ptx_wgmma_wait<2>(); /* dK */
     ptx_wgmma_ready(dK);
-    arrive(&s->stage_empty[stage]);
+    arrive_all(&s->stage_empty[stage]);
     differentiate<TEAM, SUMS_QUERY, CAPPED>(x, what, visible, S, dP, last);
 }
 
@@ -130,7 +130,7 @@ static __device__ __forceinline__ void run_item(consumer *x, int32_t left, float
     ptx_wgmma_wait<0>();
     ptx_wgmma_ready(dV);
     ptx_wgmma_ready(dK);
-    arrive(&s->stage_empty[stage]);
+    arrive_all(&s->stage_empty[stage]);
     if (SUMS_QUERY && LEADS) {
         ptx_wgmma_ready(dQ);
         arrive(&s->grad_score_empty[buffer]);
@@ -165,7 +165,7 @@ static __device__ __forceinline__ void consume(const fm_cuda_backward_problem *b
             run_item<TEAM, SUMS_QUERY, CAPPED>(&x, steps, dK, dV);
         } else {
             wait(&s->grad_output_full[x.stage], x.parity);
-            arrive(&s->stage_empty[x.stage]);
+            arrive_all(&s->stage_empty[x.stage]);
             next_stage(&x);
         }
         if (SUMS_QUERY && stores_by_elements(bp)) { /* by way of the staging area, which the last dQ has left then */
@@ -197,7 +197,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         for (int i = 0; i < STAGES; i++) {
             ptx_mbarrier_init(ptx_shared_address(&s->query_full[i]), 1);
             ptx_mbarrier_init(ptx_shared_address(&s->grad_output_full[i]), 1);
-            ptx_mbarrier_init(ptx_shared_address(&s->stage_empty[i]), CONSUMER_WARPS);
+            ptx_mbarrier_init(ptx_shared_address(&s->stage_empty[i]), CONSUMERS);
         }
         for (int i = 0; i < 2; i++) {
             ptx_mbarrier_init(ptx_shared_address(&s->grad_score_full[i]), CONSUMER_WARPS);

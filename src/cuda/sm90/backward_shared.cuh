@@ -34,8 +34,8 @@ static_assert((int)BOX == (int)FM_PLAN_BLOCK && TEAMS * BOX == KEYS, "a box is a
 static_assert(NOTES >= STAGES + 1 + ADDERS + ADDERS, "a note could be lost");
 static_assert(D <= 128, "dK and dV of 64 keys lie in a warpgroup's registers");
 
-/* `full`: one arrival and the bytes; `empty`: one arrival of each consumer warp. Use n of a stage is in phase n / STAGES, of dS in n / 2,
- * of a note in n / NOTES. */
+/* `full`: one arrival and the bytes; `empty`: one arrival of each consumer warp, of each thread for stages, whose row terms all have
+ * read. Use n of a stage is in phase n / STAGES, of dS in n / 2, of a note in n / NOTES. */
 typedef struct backward_shared {
     alignas(1024) uint8_t key[KEYS_BYTES];
     uint8_t value[KEYS_BYTES];

@@ -190,7 +190,7 @@ static __device__ __forceinline__ void make_barriers(backward_shared *s, bool su
     ptx_mbarrier_init(ptx_shared_address(&s->key_empty), CONSUMER_WARPS);
     for (int i = 0; i < STAGES; i++) {
         ptx_mbarrier_init(ptx_shared_address(&s->query_full[i]), 1);
-        ptx_mbarrier_init(ptx_shared_address(&s->query_empty[i]), BLOCKS * CONSUMER_WARPS);
+        ptx_mbarrier_init(ptx_shared_address(&s->query_empty[i]), CONSUMERS + CONSUMER_WARPS);
     }
     for (int i = 0; i < GRAD_STAGES; i++) {
         ptx_mbarrier_init(ptx_shared_address(&s->grad_output_full[i]), 1);

@@ -34,7 +34,11 @@ static __device__ __forceinline__ void wait_grad_output(const consumer *x) {
     wait(&x->s->grad_output_full[grad_stage_of(x)], x->uses / GRAD_STAGES);
 }
 static __device__ __forceinline__ void leave_query_stage(const consumer *x, uint32_t stage) {
-    arrive_both(&x->s->query_empty[stage]);
+    const uint32_t own = ptx_shared_address(&x->s->query_empty[stage]);
+    ptx_mbarrier_arrive(own);
+    if (thread_again() % 32 == 0) {
+        ptx_cluster_mbarrier_arrive(ptx_cluster_peer(own, ptx_cluster_rank()));
+    }
 }
 static __device__ __forceinline__ void leave_grad_output_stage(const consumer *x, uint32_t stage) {
     arrive_both(&x->s->grad_output_empty[stage]);
