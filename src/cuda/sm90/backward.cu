@@ -30,61 +30,61 @@ enum { THREADS = CONSUMERS + TEAM_THREADS, CONSUMER_WARPS = CONSUMERS / 32, PROD
 static_assert(TEAM_THREADS * PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS <= 65536 / THREADS / 8 * 8 * THREADS,
               "more registers than the launch got would hang in setmaxnreg");
 
-/* The first step of an item: nothing is left to multiply of one before it. */
-template <int TEAM, bool SUMS_QUERY, bool CAPPED>
-static __device__ __forceinline__ void first_step(const consumer *x, last_step *last) {
-    float S[SCORES], dP[SCORES];
-    take_turn<TEAM>();
-    start_scores<TEAM>(x, S);
-    const uint32_t what = uniform(x->s->step[x->stage].what);
-    const visible_rows visible = find_visible_in_step<TEAM>(x, what);
-    wait(&x->s->grad_output_full[x->stage], x->parity);
-    start_grads<TEAM>(x, dP);
-    pass_turn<TEAM>();
-    differentiate<TEAM, SUMS_QUERY, CAPPED>(x, what, visible, S, dP, last);
-}
-
-/* dV, dQ and dK of the last step (team 0: dQ of the one before), then S and dP of this one. */
-template <int TEAM, bool SUMS_QUERY, bool CAPPED>
-static __device__ __forceinline__ void next_step(consumer *x, float (&dK)[SUMS], float (&dV)[SUMS], last_step *last) {
+/* dV and dQ of the step before (team 0: dQ of the one before that), and dK, which is in flight behind it. */
+template <int TEAM, bool SUMS_QUERY>
+static __device__ __forceinline__ void finish_last_step(consumer *x, float (&dK)[SUMS], float (&dV)[SUMS], last_step *last) {
     constexpr bool LEADS = TEAM == 0;
     backward_shared *s = x->s;
     const uint32_t stage = x->stage, step = LEADS ? x->steps - 1 : x->steps;
-    float S[SCORES], dP[SCORES], dQ[QUERY_SUMS];
-    take_turn<TEAM>(); /* also: the team's four warps have written their part of dS */
+    float dQ[QUERY_SUMS];
     ptx_wgmma_fence();
-    multiply_rows(dV, last->weights, rows_descriptor(s->grad_output[stage]));
+    multiply_rows(dV, last->weights, descriptor_at(x->origin, SHARED_AT(grad_output, stage)));
     ptx_wgmma_commit();
     if (SUMS_QUERY) {
         wait(&s->grad_score_full[step % 2], step / 2);
         ptx_wgmma_fence();
         start_grad_query<TEAM>(x, dQ, step);
     }
-    multiply_rows(dK, last->grads, rows_descriptor(s->query[stage]));
+    multiply_rows(dK, last->grads, descriptor_at(x->origin, SHARED_AT(query, stage)));
     ptx_wgmma_commit();
     next_stage(x);
     x->steps++;
-    wait(&s->query_full[x->stage], x->parity); /* mostly they have come; asked here, the answer costs S and dP nothing */
-    wait(&s->grad_output_full[x->stage], x->parity);
+    wait_stage(x); /* mostly it has come; asked here, the answer costs S and dP nothing */
     if (SUMS_QUERY && last->has_query) {
         wait_staged_free<TEAM>(x, step);
     }
+    float2 *place = staging_place<TEAM>(x);
     ptx_wgmma_wait<SUMS_QUERY ? 1 : 0>(); /* dV and dQ; without dQ, ptxas 13.0 lacks registers for dK in flight (C7512) */
     ptx_wgmma_ready(dV);
     if (SUMS_QUERY) {
         ptx_wgmma_ready(dQ);
-        pass_grad_query<TEAM>(x, dQ, step, last);
+        pass_grad_query<TEAM>(x, dQ, step, last, place);
         last->has_query = true;
     }
+}
+
+/* What the step before left, then S and dP of this one. The first step of an item is in the same code, which with one of its own
+ * would crowd the instruction cache. */
+template <int TEAM, bool SUMS_QUERY, bool CAPPED>
+static __device__ __forceinline__ void next_step(consumer *x, float (&dK)[SUMS], float (&dV)[SUMS], last_step *last) {
+    const uint32_t stage = x->stage;
+    float S[SCORES], dP[SCORES];
+    take_turn<TEAM>(); /* also: the team's four warps have written their part of dS */
+    if (last->exists) {
+        finish_last_step<TEAM, SUMS_QUERY>(x, dK, dV, last);
+    }
     start_scores<TEAM>(x, S);
-    const uint32_t what = uniform(s->step[x->stage].what);
+    const uint32_t what = uniform(x->s->step[x->stage].what);
     const visible_rows visible = find_visible_in_step<TEAM>(x, what); /* ahead of dP: behind the turn it would spill */
     start_grads<TEAM>(x, dP);
     pass_turn<TEAM>();
     ptx_wgmma_wait<2>(); /* dK */
     ptx_wgmma_ready(dK);
-    arrive_all(&s->stage_empty[stage]);
+    if (last->exists) {
+        arrive_all(&x->s->stage_empty[stage]);
+    }
     differentiate<TEAM, SUMS_QUERY, CAPPED>(x, what, visible, S, dP, last);
+    last->exists = true;
 }
 
 /* All steps of an item: dK and dV. */
@@ -92,11 +92,11 @@ template <int TEAM, bool SUMS_QUERY, bool CAPPED>
 static __device__ __forceinline__ void run_item(consumer *x, int32_t left, float (&dK)[SUMS], float (&dV)[SUMS]) {
     constexpr bool LEADS = TEAM == 0; /* half a step ahead, dQ one step later */
     backward_shared *s = x->s;
-    last_step last = {.has_query = !LEADS}; /* team 0's first dQ is of no step */
+    last_step last = {.exists = false, .has_query = !LEADS}; /* team 0's first dQ is of no step */
     wait(&s->key_full, x->loads);
-    first_step<TEAM, SUMS_QUERY, CAPPED>(x, &last);
+    wait_stage(x);
 #pragma unroll 1
-    while (--left > 0) {
+    while (left-- > 0) {
         next_step<TEAM, SUMS_QUERY, CAPPED>(x, dK, dV, &last);
     }
     const uint32_t stage = x->stage, buffer = x->steps % 2, step = LEADS ? x->steps - 1 : x->steps;
@@ -107,19 +107,20 @@ static __device__ __forceinline__ void run_item(consumer *x, int32_t left, float
         ptx_bar_sync(TEAM_BARRIER + TEAM, TEAM_THREADS);
     }
     ptx_wgmma_fence();
-    multiply_rows(dV, last.weights, rows_descriptor(s->grad_output[stage]));
+    multiply_rows(dV, last.weights, descriptor_at(x->origin, SHARED_AT(grad_output, stage)));
     if (SUMS_QUERY) {
         start_grad_query<TEAM>(x, dQ, step);
     }
-    multiply_rows(dK, last.grads, rows_descriptor(s->query[stage]));
+    multiply_rows(dK, last.grads, descriptor_at(x->origin, SHARED_AT(query, stage)));
     ptx_wgmma_commit();
     if (SUMS_QUERY) {
         if (last.has_query) {
             wait_staged_free<TEAM>(x, step);
         }
+        float2 *place = staging_place<TEAM>(x);
         ptx_wgmma_wait<1>();
         ptx_wgmma_ready(dQ);
-        pass_grad_query<TEAM>(x, dQ, step, &last);
+        pass_grad_query<TEAM>(x, dQ, step, &last, place);
     }
     if (SUMS_QUERY && LEADS) {
         wait(&s->grad_score_full[buffer], x->steps / 2);
@@ -134,7 +135,7 @@ static __device__ __forceinline__ void run_item(consumer *x, int32_t left, float
     if (SUMS_QUERY && LEADS) {
         ptx_wgmma_ready(dQ);
         arrive(&s->grad_score_empty[buffer]);
-        send_grad_query<TEAM>(x, dQ, x->steps);
+        send_grad_query<TEAM>(x, dQ, x->steps, staging_place<TEAM>(x));
     }
     next_stage(x);
     x->steps++;
@@ -145,7 +146,7 @@ static __device__ __forceinline__ void run_item(consumer *x, int32_t left, float
 template <int TEAM, bool SUMS_QUERY, bool CAPPED>
 static __device__ __forceinline__ void consume(const fm_cuda_backward_problem *bp, backward_shared *s) {
     const fm_cuda_problem *p = &bp->forward;
-    consumer x = {bp, s, 0, 0, 0, 0, 0};
+    consumer x = {bp, s, descriptor_origin(s), 0, 0, 0, 0, 0};
     if (TEAM == 1) {
         pass_turn<TEAM>();
     }
@@ -172,10 +173,16 @@ static __device__ __forceinline__ void consume(const fm_cuda_backward_problem *b
             wait(&s->staged_empty[TEAM], x.steps - 1);
             __syncwarp();
         }
-        store_sums<TEAM>(&x, &bp->grad_value, bp->grad_value_is_f32, p->head_dim_v, reinterpret_cast<float(&)[1][D / 8][4]>(dV),
-                         1.0f);
-        store_sums<TEAM>(&x, &bp->grad_key, bp->grad_key_is_f32, p->head_dim, reinterpret_cast<float(&)[1][D / 8][4]>(dK),
-                         p->scale);
+#pragma unroll 1
+        for (int i = 0; i < 2; i++) { /* by one code, for the instruction cache */
+            store_sums<TEAM>(&x, i == 0 ? &bp->grad_value : &bp->grad_key, i == 0 ? bp->grad_value_is_f32 : bp->grad_key_is_f32,
+                             i == 0 ? p->head_dim_v : p->head_dim, reinterpret_cast<float(&)[1][D / 8][4]>(dV),
+                             i == 0 ? 1.0f : p->scale);
+#pragma unroll
+            for (int j = 0; j < SUMS; j++) {
+                dV[j] = dK[j];
+            }
+        }
     }
     if (TEAM == 0) {
         take_turn<TEAM>(); /* the turn that nobody took */

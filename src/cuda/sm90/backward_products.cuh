@@ -2,6 +2,8 @@
 #ifndef FM_CUDA_SM90_BACKWARD_PRODUCTS_CUH
 #define FM_CUDA_SM90_BACKWARD_PRODUCTS_CUH
 
+#include <stddef.h>
+
 #include "cuda/sm90/backward_scores.cuh"
 #include "cuda/tile/store_rows.cuh"
 
@@ -46,8 +48,20 @@ static __device__ __forceinline__ void wait(uint64_t *barrier, uint32_t use) {
 /* Values that ptxas takes for uniform: it serialises products behind branches on others (C7520). */
 static __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-static __device__ __forceinline__ uint64_t rows_descriptor(const uint8_t *rows) {
-    return ptx_wgmma_descriptor(ptx_shared_address(rows), BOX_BYTES);
+/* Where member[i] of the block's shared memory lies in it. */
+#define SHARED_AT(member, i) \
+    ((uint32_t)offsetof(backward_shared, member) + (uint32_t)(i) * (uint32_t)sizeof(((backward_shared *)NULL)->member[0]))
+
+/* The low word of the descriptor of a block's shared memory. ptxas does not know it, so another descriptor takes it one addition, where
+ * from an address it takes five instructions, one after another. */
+static __device__ __forceinline__ uint32_t descriptor_origin(const backward_shared *s) {
+    uint32_t origin = (uint32_t)ptx_wgmma_descriptor(ptx_shared_address(s), BOX_BYTES);
+    asm volatile("" : "+r"(origin));
+    return uniform(origin);
+}
+/* Of an operand of boxes at an offset in shared memory. */
+static __device__ __forceinline__ uint64_t descriptor_at(uint32_t origin, uint32_t offset) {
+    return (ptx_wgmma_descriptor(0, 0) & 0xffffffff00000000ull) | (origin + offset / 16);
 }
 
 /* Whether dK or dV goes out through the staging area. */

@@ -172,14 +172,17 @@ static __device__ __forceinline__ void store_grad_scores(uint32_t address, const
     __syncwarp();
 }
 
-/* A warp's 16 rows of dQ as the sum has them: [dims / 8][16 rows][8]. */
-template <int N> static __device__ __forceinline__ void stage_grad_query(float *staged, const float (&dQ)[N]) {
-    const int lane = (int)(thread_again() % 32);
+/* The thread's place in its warp's part of the staging area. */
+static __device__ __forceinline__ float2 *staging_place_in(float *staged) {
+    return reinterpret_cast<float2 *>(staged + 2 * (thread_again() % 32));
+}
+
+/* A warp's 16 rows of dQ as the sum has them: [dims / 8][16 rows][8]. to: the thread's place. */
+template <int N> static __device__ __forceinline__ void stage_grad_query(float2 *to, const float (&dQ)[N]) {
 #pragma unroll
     for (int j = 0; j < N / 4; j++) {
-        float2 *at = reinterpret_cast<float2 *>(staged + 128 * j + 2 * lane);
-        at[0] = make_float2(dQ[4 * j], dQ[4 * j + 1]);
-        at[32] = make_float2(dQ[4 * j + 2], dQ[4 * j + 3]);
+        to[64 * j] = make_float2(dQ[4 * j], dQ[4 * j + 1]);
+        to[64 * j + 32] = make_float2(dQ[4 * j + 2], dQ[4 * j + 3]);
     }
     ptx_fence_proxy_async();
     __syncwarp();

@@ -31,6 +31,7 @@ static __device__ __forceinline__ void multiply_keys(float (&x)[QUERY_SUMS], uin
 typedef struct consumer {
     const fm_cuda_backward_problem *bp;
     backward_shared *s;
+    uint32_t origin;        /* of descriptors */
     uint32_t stage, parity; /* in use, and of its barriers' phase */
     uint32_t steps;         /* with work, so far: uses of dS */
     uint32_t items, loads;
@@ -41,6 +42,12 @@ static __device__ __forceinline__ void next_stage(consumer *x) {
     const bool wraps = x->stage == STAGES - 1;
     x->stage = wraps ? 0 : x->stage + 1;
     x->parity ^= wraps;
+}
+
+/* Until Q, dO and their rows' terms have come. */
+static __device__ __forceinline__ void wait_stage(const consumer *x) {
+    wait(&x->s->query_full[x->stage], x->parity);
+    wait(&x->s->grad_output_full[x->stage], x->parity);
 }
 
 template <int TEAM> static __device__ __forceinline__ void take_turn(void) { ptx_bar_sync(TURN_BARRIER + TEAM, CONSUMERS); }
@@ -56,14 +63,19 @@ template <int TEAM> static __device__ __forceinline__ void wait_grad_score_free(
     }
 }
 
+/* The thread's first key in the item. */
+template <int TEAM> static __device__ __forceinline__ int32_t first_key(const consumer *x) {
+    const uint32_t thread = thread_again() % 128;
+    return x->s->item[x->items % ITEM_PLACES].group * KEYS + (int32_t)(TEAM * BOX + thread / 32 * 16 + thread % 32 / 4);
+}
+
 /* Which pairs of the step in use the thread's keys see; of full steps it is not asked. */
 template <int TEAM> static __device__ __forceinline__ visible_rows find_visible_in_step(const consumer *x, uint32_t what) {
     visible_rows visible = {{0, 0}};
     if (!step_half_is_full(what, TEAM)) {
-        const uint32_t thread = thread_again() % 128;
-        const backward_item *item = &x->s->item[x->items % ITEM_PLACES];
-        visible = find_visible(&x->bp->forward, x->s->step[x->stage].plane, step_tile(what) * ROWS + (int32_t)(thread % 4 * 2),
-                               item->group * KEYS + TEAM * BOX + (int32_t)(thread / 32 * 16 + thread % 32 / 4));
+        const fm_cuda_problem *p = &x->bp->forward;
+        const int32_t row = step_tile(what) * ROWS + (int32_t)(thread_again() % 4 * 2);
+        visible = find_visible(p, x->s->step[x->stage].plane, row, first_key<TEAM>(x));
     }
     return visible;
 }
@@ -71,7 +83,8 @@ template <int TEAM> static __device__ __forceinline__ visible_rows find_visible_
 /* What a step leaves to the next: operands of dV and dK. */
 typedef struct last_step {
     uint32_t weights[PAIRS], grads[PAIRS];
-    bool has_query; /* team 0: there is a step before */
+    bool exists;    /* of this item */
+    bool has_query; /* dQ that goes with its products is of a step of this item */
 } last_step;
 
 /* From S and dP, both still being computed, to pairs of P and of dS, the latter in shared memory too. The branches between the
@@ -102,6 +115,8 @@ static __device__ __forceinline__ void differentiate(const consumer *x, uint32_t
     }
     ptx_wgmma_wait<0>();
     ptx_wgmma_ready(dP);
+    /* Here, not behind the wait below: from there dS would wait for it. */
+    const uint32_t address = grad_score_address(s->grad_score[x->steps % 2] + TEAM * BOX_BYTES);
     if (CAPPED) {
         unpack_weights(S, slopes);
     }
@@ -115,7 +130,7 @@ static __device__ __forceinline__ void differentiate(const consumer *x, uint32_t
     }
     if (SUMS_QUERY) {
         wait_grad_score_free<TEAM>(x);
-        store_grad_scores(grad_score_address(s->grad_score[x->steps % 2] + TEAM * BOX_BYTES), last->grads);
+        store_grad_scores(address, last->grads);
         arrive(&s->grad_score_full[x->steps % 2]);
     }
 }
@@ -123,20 +138,23 @@ static __device__ __forceinline__ void differentiate(const consumer *x, uint32_t
 /* S and dP of the stage in use, as two groups in flight. Q and dO have come. */
 template <int TEAM> static __device__ __forceinline__ void start_scores(const consumer *x, float (&S)[SCORES]) {
     ptx_wgmma_fence();
-    multiply_dims(S, rows_descriptor(x->s->key + TEAM * LINE_BYTES), rows_descriptor(x->s->query[x->stage]));
+    multiply_dims(S, descriptor_at(x->origin, SHARED_AT(key, 0) + TEAM * LINE_BYTES),
+                  descriptor_at(x->origin, SHARED_AT(query, x->stage)));
     ptx_wgmma_commit();
 }
 template <int TEAM> static __device__ __forceinline__ void start_grads(const consumer *x, float (&dP)[SCORES]) {
     ptx_wgmma_fence();
-    multiply_dims(dP, rows_descriptor(x->s->value + TEAM * LINE_BYTES), rows_descriptor(x->s->grad_output[x->stage]));
+    multiply_dims(dP, descriptor_at(x->origin, SHARED_AT(value, 0) + TEAM * LINE_BYTES),
+                  descriptor_at(x->origin, SHARED_AT(grad_output, x->stage)));
     ptx_wgmma_commit();
 }
 
 /* dQ of a team's dims from dS of step `step`. */
 template <int TEAM>
 static __device__ __forceinline__ void start_grad_query(const consumer *x, float (&dQ)[QUERY_SUMS], uint32_t step) {
-    constexpr int AT = D == 64 ? TEAM * QUERY_DIMS * 2 : TEAM * BOX_BYTES;
-    multiply_keys(dQ, rows_descriptor(x->s->grad_score[step % 2]), rows_descriptor(x->s->key + AT));
+    constexpr int DIMS_AT = D == 64 ? TEAM * QUERY_DIMS * 2 : TEAM * BOX_BYTES;
+    multiply_keys(dQ, descriptor_at(x->origin, SHARED_AT(grad_score, step % 2)),
+                  descriptor_at(x->origin, SHARED_AT(key, 0) + DIMS_AT));
     ptx_wgmma_commit();
 }
 
@@ -145,22 +163,28 @@ template <int TEAM> static __device__ __forceinline__ void wait_staged_free(cons
     wait(&x->s->staged_empty[TEAM], step + 1);
 }
 
-/* dQ of step `step` to an adder, through the warp's staging, which is free. */
+/* The thread's place in its warp's part of the staging area. */
+template <int TEAM> static __device__ __forceinline__ float2 *staging_place(const consumer *x) {
+    return staging_place_in(x->s->staged[TEAM][thread_again() % 128 / 32]);
+}
+
+/* dQ of step `step` to an adder, through the staging area, which is free. place: the thread's, found ahead of the wait for dQ. */
 template <int TEAM>
-static __device__ __forceinline__ void send_grad_query(const consumer *x, const float (&dQ)[QUERY_SUMS], uint32_t step) {
-    stage_grad_query(x->s->staged[TEAM][thread_again() % 128 / 32], dQ);
+static __device__ __forceinline__ void send_grad_query(const consumer *x, const float (&dQ)[QUERY_SUMS], uint32_t step,
+                                                       float2 *place) {
+    stage_grad_query(place, dQ);
     arrive(&x->s->staged_full[TEAM][step % STAGED_PHASES]);
 }
 
-/* dQ of step `step`, if it is of one: dS has been used, and the sum gets it. */
+/* dQ of step `step`, if it is of one: dS has been used, and the sum gets it. place: as in send_grad_query. */
 template <int TEAM>
 static __device__ __forceinline__ void pass_grad_query(const consumer *x, const float (&dQ)[QUERY_SUMS], uint32_t step,
-                                                       const last_step *last) {
+                                                       const last_step *last, float2 *place) {
     if (last->has_query) {
         if (TEAM == 0) {
             arrive(&x->s->grad_score_empty[step % 2]);
         }
-        send_grad_query<TEAM>(x, dQ, step);
+        send_grad_query<TEAM>(x, dQ, step, place);
     }
 }
 

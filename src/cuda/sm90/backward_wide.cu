@@ -54,7 +54,7 @@ static __device__ __forceinline__ void make_grad_value(consumer *x, int32_t left
         const uint32_t grad_stage = grad_stage_of(x);
         wait_grad_output(x);
         ptx_wgmma_fence();
-        multiply_rows(dV, weights, rows_descriptor(s->grad_output[grad_stage]));
+        multiply_rows(dV, weights, descriptor_at(x->origin, SHARED_AT(grad_output, grad_stage)));
         ptx_wgmma_commit();
         x->uses++;
         wait_query(x);
@@ -77,7 +77,7 @@ static __device__ __forceinline__ void make_grad_value(consumer *x, int32_t left
     weigh<CAPPED>(x, visible, S, weights);
     wait_grad_output(x);
     ptx_wgmma_fence();
-    multiply_rows(dV, weights, rows_descriptor(s->grad_output[grad_stage_of(x)]));
+    multiply_rows(dV, weights, descriptor_at(x->origin, SHARED_AT(grad_output, grad_stage_of(x))));
     ptx_wgmma_commit();
     if (SUMS_QUERY) {
         start_grad_query_in_turn<VALUE_TEAM>(x, dQ);
@@ -104,7 +104,7 @@ template <bool SUMS_QUERY> static __device__ __forceinline__ void make_grad_key(
     while (--left > 0) {
         const uint32_t stage = stage_of(x);
         ptx_wgmma_fence();
-        multiply_rows(dK, grads, rows_descriptor(s->query[stage]));
+        multiply_rows(dK, grads, descriptor_at(x->origin, SHARED_AT(query, stage)));
         ptx_wgmma_commit();
         if (SUMS_QUERY) {
             start_grad_query_in_turn<KEY_TEAM>(x, dQ);
@@ -124,7 +124,7 @@ template <bool SUMS_QUERY> static __device__ __forceinline__ void make_grad_key(
         differentiate<SUMS_QUERY>(x, dP, grads);
     }
     ptx_wgmma_fence();
-    multiply_rows(dK, grads, rows_descriptor(s->query[stage_of(x)]));
+    multiply_rows(dK, grads, descriptor_at(x->origin, SHARED_AT(query, stage_of(x))));
     ptx_wgmma_commit();
     if (SUMS_QUERY) {
         start_grad_query_in_turn<KEY_TEAM>(x, dQ);
@@ -141,7 +141,7 @@ template <bool SUMS_QUERY> static __device__ __forceinline__ void make_grad_key(
 template <int TEAM, bool SUMS_QUERY, bool CAPPED>
 static __device__ __forceinline__ void consume(const fm_cuda_backward_problem *bp, backward_shared *s) {
     const fm_cuda_problem *p = &bp->forward;
-    consumer x = {bp, s, 0, 0, 0, 0};
+    consumer x = {bp, s, descriptor_origin(s), 0, 0, 0, 0};
 #pragma unroll 1
     for (;; x.items++) {
         wait_query(&x);

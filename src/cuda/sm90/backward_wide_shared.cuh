@@ -43,7 +43,8 @@ static_assert(ITEM_PLACES >= STAGES + 3, "a number could be lost");
 
 /* `full`: one arrival and the bytes. `empty`: one arrival of each consumer warp, of those of both blocks where the copy engine writes to
  * both; of the other's alone, two phases could end before this block's sender asks about the first (docs/kernels.md). Of its own
- * block's each thread arrives at query_empty, for all have read its row terms. Use n of a stage is in phase n / STAGES (of dO n / GRAD_STAGES), of a note in n / NOTES, of scores and staging in phase n. */
+ * block's each thread arrives at query_empty, for all have read its row terms. Use n of a stage is in phase n / STAGES (of dO
+ * n / GRAD_STAGES), of a note in n / NOTES, of scores and staging in phase n. */
 typedef struct backward_shared {
     alignas(1024) uint8_t key[ROWS_BYTES], value[ROWS_BYTES]; /* of the block's line */
     uint8_t other_key[QUERY_BOXES][BOX_BYTES];                /* of the other line, those dims of which the block makes dQ */

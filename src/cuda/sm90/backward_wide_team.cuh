@@ -11,8 +11,9 @@ enum { KEY_TEAM_BARRIER = 1 };
 typedef struct consumer {
     const fm_cuda_backward_problem *bp;
     backward_shared *s;
-    uint32_t uses;  /* of stages, so far */
-    uint32_t steps; /* with work, so far: uses of scores and staging */
+    uint32_t origin; /* of descriptors */
+    uint32_t uses;   /* of stages, so far */
+    uint32_t steps;  /* with work, so far: uses of scores and staging */
     uint32_t items, loads;
 } consumer;
 
@@ -50,20 +51,23 @@ static __device__ __forceinline__ void leave_grad_output(const consumer *x) { le
 
 static __device__ __forceinline__ void start_scores(const consumer *x, float (&S)[SCORES]) {
     ptx_wgmma_fence();
-    multiply_dims(S, rows_descriptor(x->s->key), rows_descriptor(x->s->query[stage_of(x)]));
+    multiply_dims(S, descriptor_at(x->origin, SHARED_AT(key, 0)), descriptor_at(x->origin, SHARED_AT(query, stage_of(x))));
     ptx_wgmma_commit();
 }
 static __device__ __forceinline__ void start_grads(const consumer *x, float (&dP)[SCORES]) {
     ptx_wgmma_fence();
-    multiply_dims(dP, rows_descriptor(x->s->value), rows_descriptor(x->s->grad_output[grad_stage_of(x)]));
+    multiply_dims(dP, descriptor_at(x->origin, SHARED_AT(value, 0)),
+                  descriptor_at(x->origin, SHARED_AT(grad_output, grad_stage_of(x))));
     ptx_wgmma_commit();
 }
 
 /* [64 rows x the team's dims] = dS of both lines times K of both. */
 template <int TEAM, int N> static __device__ __forceinline__ void start_grad_query(const consumer *x, float (&dQ)[N]) {
-    const int dim = first_query_dim(TEAM, (int)uniform(ptx_cluster_rank())), within = dim % BOX * 2;
-    const uint64_t own = rows_descriptor(x->s->key + dim / BOX * BOX_BYTES + within),
-                   other = rows_descriptor(x->s->other_key[TEAM] + within), scores = rows_descriptor(x->s->score[0]);
+    const int dim = first_query_dim(TEAM, (int)uniform(ptx_cluster_rank()));
+    const uint32_t within = (uint32_t)dim % BOX * 2;
+    const uint64_t own = descriptor_at(x->origin, SHARED_AT(key, dim / BOX * BOX_BYTES) + within),
+                   other = descriptor_at(x->origin, SHARED_AT(other_key, TEAM) + within),
+                   scores = descriptor_at(x->origin, SHARED_AT(score, 0));
     ptx_wgmma_fence();
 #pragma unroll
     for (int k = 0; k < KEYS / 16; k++) {
@@ -81,7 +85,7 @@ template <int TEAM, int N> static __device__ __forceinline__ void start_grad_que
 template <int TEAM, int N> static __device__ __forceinline__ void pass_grad_query(const consumer *x, const float (&dQ)[N]) {
     arrive_both(&x->s->score_empty);
     wait(&x->s->staged_empty[TEAM], x->steps + 1);
-    stage_grad_query(x->s->staged[TEAM][thread_again() % 128 / 32], dQ);
+    stage_grad_query(staging_place_in(x->s->staged[TEAM][thread_again() % 128 / 32]), dQ);
     arrive(&x->s->staged_full[TEAM][x->steps % STAGED_PHASES]);
 }
 
