@@ -93,6 +93,7 @@ static __device__ __forceinline__ void run_item(consumer *x, int32_t left, float
     constexpr bool LEADS = TEAM == 0; /* half a step ahead, dQ one step later */
     backward_shared *s = x->s;
     last_step last = {.exists = false, .has_query = !LEADS}; /* team 0's first dQ is of no step */
+    keep_bounds<TEAM>(x);
     wait(&s->key_full, x->loads);
     wait_stage(x);
 #pragma unroll 1
@@ -146,7 +147,7 @@ static __device__ __forceinline__ void run_item(consumer *x, int32_t left, float
 template <int TEAM, bool SUMS_QUERY, bool CAPPED>
 static __device__ __forceinline__ void consume(const fm_cuda_backward_problem *bp, backward_shared *s) {
     const fm_cuda_problem *p = &bp->forward;
-    consumer x = {bp, s, descriptor_origin(s), 0, 0, 0, 0, 0};
+    consumer x = {bp, s, descriptor_origin(s), 0, 0, 0, 0, 0, {}};
     if (TEAM == 1) {
         pass_turn<TEAM>();
     }

@@ -28,6 +28,11 @@ static __device__ __forceinline__ void multiply_keys(float (&x)[QUERY_SUMS], uin
 
 /* ---- barriers ---- */
 
+/* Intervals of the thread's two keys. */
+typedef struct key_bounds {
+    int2 of[2];
+} key_bounds;
+
 typedef struct consumer {
     const fm_cuda_backward_problem *bp;
     backward_shared *s;
@@ -35,6 +40,7 @@ typedef struct consumer {
     uint32_t stage, parity; /* in use, and of its barriers' phase */
     uint32_t steps;         /* with work, so far: uses of dS */
     uint32_t items, loads;
+    key_bounds bounds; /* where they are kept */
 } consumer;
 
 /* By comparison: a remainder by 3 would be one more chain of operations in every turn. */
@@ -69,13 +75,36 @@ template <int TEAM> static __device__ __forceinline__ int32_t first_key(const co
     return x->s->item[x->items % ITEM_PLACES].group * KEYS + (int32_t)(TEAM * BOX + thread / 32 * 16 + thread % 32 / 4);
 }
 
+/* One interval a key, the same for all query heads of an item, is kept in registers: adders empty L1 with every turn that they wait for
+ * (docs/kernels.md), so that a partial step would ask L2. */
+static __device__ __forceinline__ bool bounds_are_kept(const fm_cuda_problem *p) {
+    return p->plan.intervals == 1 && p->plan.stripe_slot == NULL && (p->plan.heads == 1 || p->plan.heads == p->heads_kv);
+}
+template <int TEAM> static __device__ __forceinline__ void keep_bounds(consumer *x) {
+    const fm_device_plan *plan = &x->bp->forward.plan;
+    if (bounds_are_kept(&x->bp->forward)) {
+        const int64_t at = (int64_t)x->s->step[x->stage].plane * plan->bounds_stride + first_key<TEAM>(x);
+        const int2 *from = reinterpret_cast<const int2 *>(plan->bounds + at);
+        x->bounds = key_bounds{{__ldg(from), __ldg(from + 8)}};
+    }
+}
+static __device__ __forceinline__ visible_rows find_visible_within(const key_bounds *bounds, int32_t row) {
+    visible_rows visible;
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        visible.of[k] = rows_between(bounds->of[k].x - row, bounds->of[k].y - row);
+    }
+    return visible;
+}
+
 /* Which pairs of the step in use the thread's keys see; of full steps it is not asked. */
 template <int TEAM> static __device__ __forceinline__ visible_rows find_visible_in_step(const consumer *x, uint32_t what) {
     visible_rows visible = {{0, 0}};
     if (!step_half_is_full(what, TEAM)) {
         const fm_cuda_problem *p = &x->bp->forward;
         const int32_t row = step_tile(what) * ROWS + (int32_t)(thread_again() % 4 * 2);
-        visible = find_visible(p, x->s->step[x->stage].plane, row, first_key<TEAM>(x));
+        visible = bounds_are_kept(p) ? find_visible_within(&x->bounds, row)
+                                     : find_visible(p, x->s->step[x->stage].plane, row, first_key<TEAM>(x));
     }
     return visible;
 }
