@@ -10,10 +10,10 @@ enum {
     THREADS = 256,
     BLOCK_ROWS = FM_CUDA_ROW_BLOCK,
     ROW_LANES = THREADS / BLOCK_ROWS,
-    TERM_ROWS = 4, /* a thread of row_terms, so that eight loads of 16 bytes (halves) are under way at once */
+    TERM_ROWS = 2, /* a thread of row_terms: of four it has more registers, and a multiprocessor fewer loads under way */
     SINK_THREADS = 1024
 };
-static_assert(TERM_ROWS * BLOCK_ROWS == FM_PLAN_BLOCK, "a block of row_terms zeroes the turn of its tile");
+static_assert(FM_PLAN_BLOCK % (TERM_ROWS * BLOCK_ROWS) == 0, "a tile's first block of row_terms zeroes its turn");
 
 static constexpr float LOG2E = 1.44269504f;
 
@@ -84,8 +84,8 @@ typedef struct row_block {
 
 /* rows: of a head, cut into blocks of `of_block`. */
 static __device__ __forceinline__ row_block find_row_block(const fm_cuda_problem *p, int64_t rows, int32_t of_block) {
-    const int64_t blocks = (rows + of_block - 1) / of_block, block = blockIdx.x / p->heads;
-    return row_block{(int32_t)(block / blocks), (int32_t)(blockIdx.x % p->heads), (int32_t)(block % blocks) * of_block};
+    const uint32_t heads = (uint32_t)p->heads, blocks = (uint32_t)((rows + of_block - 1) / of_block), block = blockIdx.x / heads;
+    return row_block{(int32_t)(block / blocks), (int32_t)(blockIdx.x % heads), (int32_t)(block % blocks) * of_block};
 }
 
 static launch_shape row_block_shape(const fm_cuda_problem *p, int64_t rows, int32_t of_block) {
@@ -121,7 +121,7 @@ static __device__ __forceinline__ int64_t turn_at(const fm_cuda_backward_problem
     return head * (bp->terms_stride / FM_PLAN_BLOCK) + row / FM_PLAN_BLOCK;
 }
 
-/* Four rows, 16 apart, by 16 lanes. */
+/* Two rows, 16 apart, by 16 lanes. */
 template <int DTYPE, bool IN_CHUNKS>
 static __global__ void __launch_bounds__(THREADS) row_terms_kernel(const __grid_constant__ fm_cuda_backward_problem bp) {
     const fm_cuda_problem *p = &bp.forward;
@@ -157,7 +157,7 @@ static __global__ void __launch_bounds__(THREADS) row_terms_kernel(const __grid_
             store_row_terms(&bp, (int64_t)block.batch * p->heads + block.head, row, dot[i]);
         }
     }
-    if (bp.turns != NULL && threadIdx.x == 0) {
+    if (bp.turns != NULL && threadIdx.x == 0 && block.row0 % FM_PLAN_BLOCK == 0) {
         bp.turns[turn_at(&bp, (int64_t)block.batch * p->heads + block.head, block.row0)] = 0;
     }
     if (bp.counter != NULL && blockIdx.x == 0 && threadIdx.x == 0) {
