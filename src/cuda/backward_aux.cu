@@ -10,7 +10,7 @@ enum {
     THREADS = 256,
     BLOCK_ROWS = FM_CUDA_ROW_BLOCK,
     ROW_LANES = THREADS / BLOCK_ROWS,
-    TERM_ROWS = 2, /* a thread of row_terms: of four it has more registers, and a multiprocessor fewer loads under way */
+    TERM_ROWS = 2, /* a thread of row_terms: four take registers for which a multiprocessor has five blocks in place of six */
     SINK_THREADS = 1024
 };
 static_assert(FM_PLAN_BLOCK % (TERM_ROWS * BLOCK_ROWS) == 0, "a tile's first block of row_terms zeroes its turn");

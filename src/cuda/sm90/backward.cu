@@ -3,8 +3,8 @@
  * Tiles    An item is a group of the plan, 128 keys of one key head; a step is a tile of 64 rows that either of its lines sees, for one
  *          query head of the keys after another. All scores lie transposed, keys x rows:
  *            S^T = K Q^T   dP^T = V dO^T   dV += P^T dO   dK += dS^T Q   dQ = dS K
- *          so that P^T and dS^T are operands of dV and dK where they lie, in registers, and a thread sees two keys, whose mask costs it
- *          two looks at the intervals a step.
+ *          so that P^T and dS^T are operands of dV and dK where they lie, in registers, and a thread sees two keys, whose intervals it
+ *          looks at once an item (one a key) or twice a partial step.
  * Roles    Two teams (warpgroups) of consumers: team w has line w of the keys in S, dP, dV and dK, and half of the dims of dQ, over the
  *          keys of both. One warp sends: it takes items from a counter, walks their tiles and starts all copies. Three more take dQ of one
  *          step after another to its sum (backward_adder.cuh).
@@ -12,7 +12,8 @@
  *          item; grad_score_full (dS of both lines is there), grad_score_empty (team 0 has used it); for adders note_full, staged_full,
  *          staged_empty. Named: the teams' turns, a team.
  * Memory   D = 128: K and V 64 KB, three stages of Q and dO 96 KB, two dS 32 KB, dQ on its way out 32 KB, 1.5 KB of row terms.
- *          Registers of a consumer: dK, dV 2 x 64, S and dP (then dQ) 2 x 32, P and dS as halves 2 x 16, of 240; of a sender 24.
+ *          Registers of a consumer: dK, dV 2 x 64, S and dP (then dQ) 2 x 32, P and dS as halves 2 x 16, intervals 4, of 240; of
+ *          a sender 24.
  * Time     A team's products run under the other's exponentials; the turn passes when dP has been started:
  *            team 0 | dV1 dQ0 dK1 S2 dP2 | exp, dS of 2       | dV2 dQ1 dK2 S3 dP3 | exp, dS of 3       |
  *            team 1 | exp, dS of 1       | dV1 dQ1 dK1 S2 dP2 | exp, dS of 2       | dV2 dQ2 dK2 S3 dP3 |
@@ -30,7 +31,8 @@ enum { THREADS = CONSUMERS + TEAM_THREADS, CONSUMER_WARPS = CONSUMERS / 32, PROD
 static_assert(TEAM_THREADS * PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS <= 65536 / THREADS / 8 * 8 * THREADS,
               "more registers than the launch got would hang in setmaxnreg");
 
-/* dV and dQ of the step before (team 0: dQ of the one before that), and dK, which is in flight behind it. */
+/* dV and dQ of the step before (team 0: dQ of the one before that), and dK, which is in flight behind it. Moves x to the step and the
+ * stage that come next, which are there then. */
 template <int TEAM, bool SUMS_QUERY>
 static __device__ __forceinline__ void finish_last_step(consumer *x, float (&dK)[SUMS], float (&dV)[SUMS], last_step *last) {
     constexpr bool LEADS = TEAM == 0;

@@ -39,7 +39,7 @@ static __device__ __forceinline__ void arrive(uint64_t *barrier) {
         ptx_mbarrier_arrive(ptx_shared_address(barrier));
     }
 }
-/* Of every lane: for what all lanes have read, since racecheck does not follow lane 0's arrival for others. It costs nothing. */
+/* Of every lane: for what all lanes have read, since lane 0's arrival does not order the reads of others. It costs nothing. */
 static __device__ __forceinline__ void arrive_all(uint64_t *barrier) { ptx_mbarrier_arrive(ptx_shared_address(barrier)); }
 static __device__ __forceinline__ void wait(uint64_t *barrier, uint32_t use) {
     ptx_mbarrier_wait(ptx_shared_address(barrier), use & 1);
@@ -52,8 +52,8 @@ static __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_s
 #define SHARED_AT(member, i) \
     ((uint32_t)offsetof(backward_shared, member) + (uint32_t)(i) * (uint32_t)sizeof(((backward_shared *)NULL)->member[0]))
 
-/* The low word of the descriptor of a block's shared memory. ptxas does not know it, so another descriptor takes it one addition, where
- * from an address it takes five instructions, one after another. */
+/* The low word of the descriptor of a block's shared memory. The asm hides from the compiler how it came about and the shuffle makes it
+ * uniform, so another descriptor is a sum of it and an offset, where from an address it takes five instructions, one after another. */
 static __device__ __forceinline__ uint32_t descriptor_origin(const backward_shared *s) {
     uint32_t origin = (uint32_t)ptx_wgmma_descriptor(ptx_shared_address(s), BOX_BYTES);
     asm volatile("" : "+r"(origin));

@@ -172,7 +172,7 @@ static __device__ __forceinline__ void store_grad_scores(uint32_t address, const
     __syncwarp();
 }
 
-/* The thread's place in its warp's part of the staging area. */
+/* The thread's place in a warp's part of the staging area. */
 static __device__ __forceinline__ float2 *staging_place_in(float *staged) {
     return reinterpret_cast<float2 *>(staged + 2 * (thread_again() % 32));
 }

@@ -26,7 +26,7 @@ static __device__ __forceinline__ void multiply_keys(float (&x)[QUERY_SUMS], uin
     }
 }
 
-/* ---- barriers ---- */
+/* ---- a consumer ---- */
 
 /* Intervals of the thread's two keys. */
 typedef struct key_bounds {
@@ -42,6 +42,8 @@ typedef struct consumer {
     uint32_t items, loads;
     key_bounds bounds; /* where they are kept */
 } consumer;
+
+/* ---- barriers ---- */
 
 /* By comparison: a remainder by 3 would be one more chain of operations in every turn. */
 static __device__ __forceinline__ void next_stage(consumer *x) {
@@ -69,14 +71,16 @@ template <int TEAM> static __device__ __forceinline__ void wait_grad_score_free(
     }
 }
 
+/* ---- the mask ---- */
+
 /* The thread's first key in the item. */
 template <int TEAM> static __device__ __forceinline__ int32_t first_key(const consumer *x) {
     const uint32_t thread = thread_again() % 128;
     return x->s->item[x->items % ITEM_PLACES].group * KEYS + (int32_t)(TEAM * BOX + thread / 32 * 16 + thread % 32 / 4);
 }
 
-/* One interval a key, the same for all query heads of an item, is kept in registers: adders empty L1 with every turn that they wait for
- * (docs/kernels.md), so that a partial step would ask L2. */
+/* One interval a key, the same for all query heads of an item, is kept in registers: where there are turns adders empty L1 with each
+ * that they wait for (docs/kernels.md), so that a partial step would ask L2. */
 static __device__ __forceinline__ bool bounds_are_kept(const fm_cuda_problem *p) {
     return p->plan.intervals == 1 && p->plan.stripe_slot == NULL && (p->plan.heads == 1 || p->plan.heads == p->heads_kv);
 }
@@ -108,6 +112,8 @@ template <int TEAM> static __device__ __forceinline__ visible_rows find_visible_
     }
     return visible;
 }
+
+/* ---- a step ---- */
 
 /* What a step leaves to the next: operands of dV and dK. */
 typedef struct last_step {
@@ -192,7 +198,6 @@ template <int TEAM> static __device__ __forceinline__ void wait_staged_free(cons
     wait(&x->s->staged_empty[TEAM], step + 1);
 }
 
-/* The thread's place in its warp's part of the staging area. */
 template <int TEAM> static __device__ __forceinline__ float2 *staging_place(const consumer *x) {
     return staging_place_in(x->s->staged[TEAM][thread_again() % 128 / 32]);
 }

@@ -40,7 +40,6 @@ template <int TEAM, int N> static __device__ __forceinline__ void start_grad_que
 /* All steps of an item: dV. Nothing is in flight from one round of the loop to the next. */
 template <bool SUMS_QUERY, bool CAPPED>
 static __device__ __forceinline__ void make_grad_value(consumer *x, int32_t left, float (&dV)[SUMS]) {
-    backward_shared *s = x->s;
     float S[SCORES];
     float dQ[QUERY_DIMS / 2];
     uint32_t weights[PAIRS];
@@ -93,7 +92,6 @@ static __device__ __forceinline__ void make_grad_value(consumer *x, int32_t left
 
 /* All steps of an item: dK. Nothing is in flight from one round of the loop to the next. */
 template <bool SUMS_QUERY> static __device__ __forceinline__ void make_grad_key(consumer *x, int32_t left, float (&dK)[SUMS]) {
-    backward_shared *s = x->s;
     float dP[SCORES];
     float dQ[LAST_QUERY_DIMS / 2];
     uint32_t grads[PAIRS];
