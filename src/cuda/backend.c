@@ -71,8 +71,8 @@ static int32_t heads_together(const fm_problem *p) {
     return (int32_t)(heads * (p->heads / p->heads_kv));
 }
 
-/* Blocks of every launch: none has more than two for a group of rows or keys or one for 16 rows. Row terms have two for a tile of 64
- * rows, whole or not, which is at most two for a group or one for 16 rows. */
+/* Blocks of every launch: none has more than the larger of two for a group of rows or keys and one for 16 rows. So it is for row terms,
+ * which take two for a tile of 64 rows, whole or not. */
 static fm_status check_extents(const fm_problem *p) {
     const int64_t groups = fm_ceil_divide(p->rows > p->columns ? p->rows : p->columns, FM_PLAN_GROUP);
     const int64_t row_blocks = fm_ceil_divide(p->rows, FM_CUDA_ROW_BLOCK);
